@@ -1,0 +1,27 @@
+"""xmclab: a pluggable loss-and-sampler toolkit for extreme multi-label classification.
+
+Importing this package is cheap; torch is imported when a name that needs it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from xmclab.hookspecs import API_VERSION, hookimpl, part
+from xmclab.options import option
+
+if TYPE_CHECKING:
+    from xmclab.objectives import Objective, objective
+
+__version__ = "0.1.0"
+__all__ = ["API_VERSION", "Objective", "__version__", "hookimpl", "objective", "option", "part"]
+
+_LAZY = {"objective": "xmclab.objectives", "Objective": "xmclab.objectives", "api": "xmclab.api"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'xmclab' has no attribute {name!r}")
+    module = importlib.import_module(_LAZY[name])
+    return module if name == "api" else getattr(module, name)

@@ -1,0 +1,355 @@
+"""Every interface of xmclab and every value passed between parts: the one file that a plugin author reads.
+
+A part is a dataclass (or an `nn.Module` that is one) whose annotated fields are its options: `option(...)` types,
+bounds and documents them, and a recipe or the command line sets them (`loss.de.ds.temperature=0.1`).
+
+Shape suffixes, everywhere in the code:
+    N training queries · L labels · Q queries of a batch · P candidate labels of a batch (the pool, or all L)
+    D width of a vector · B texts of a chunk · T tokens · K results of a search
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import scipy.sparse as sp
+
+from torch import Tensor, nn
+
+from xmclab.keys import Keys
+from xmclab.options import option
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = [
+    "Baseline",
+    "Batch",
+    "BinaryLoss",
+    "Dataset",
+    "Encoder",
+    "Head",
+    "Index",
+    "Keys",
+    "Loss",
+    "Miner",
+    "MultiClassLoss",
+    "Ragged",
+    "Ranking",
+    "Reader",
+    "Reduction",
+    "Sampler",
+    "Side",
+    "Split",
+    "Tokens",
+    "Tracker",
+    "View",
+    "option",
+]
+
+Side = Literal["query", "label"]
+Tokens = dict[str, Tensor]  # what an encoder takes: its own names, batch first or ragged; moved to the device as it is
+
+
+# Values
+
+
+@dataclass(frozen=True)
+class Split:
+    """Queries with their labels: the training or the test half of a data set."""
+
+    texts: Sequence[str]  # [N]
+    names: Sequence[str]  # [N] the reader's identifiers of the queries
+    targets_NL: sp.csr_array  # float32 relevance > 0 of each true pair; sorted, no duplicates
+    filter_NL: sp.csr_array  # nonzero = leave this pair out of rankings, and never use it as a negative
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A validated data set, whatever file format it came from."""
+
+    name: str
+    train: Split
+    test: Split
+    label_texts: Sequence[str]  # [L]
+    label_names: Sequence[str]  # [L]
+    fingerprint: str  # sha256 over the bytes it was read from
+
+    @property
+    def num_labels(self) -> int:
+        return len(self.label_texts)
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Token (or feature) ids of many texts without padding: text i is `ids[offsets[i]:offsets[i + 1]]`."""
+
+    ids: NDArray[np.int32]  # [T]
+    offsets: NDArray[np.int64]  # [texts + 1]
+    weights: NDArray[np.float32] | None = None  # [T] weight of each id, for encoders that use one
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def take(self, rows: NDArray[np.int64]) -> Ragged:
+        """The texts of these rows, in this order."""
+        lengths = np.diff(self.offsets)[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        where = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return Ragged(self.ids[where], offsets, None if self.weights is None else self.weights[where])
+
+
+@dataclass(frozen=True)
+class View:
+    """The model's current picture of the data (dropout off), taken every `refresh_every` epochs."""
+
+    epoch: int  # the epoch it was taken before
+    queries_ND: NDArray[np.float32]  # search vectors of all training queries
+    labels_LD: NDArray[np.float32]  # search vectors of all labels
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step trains on: queries, candidate labels, and which pairs are true or unknown.
+
+    Every true pair inside the batch is listed, whoever brought the label into the pool, so that a true positive is
+    never taken for a negative.
+    """
+
+    rows_Q: NDArray[np.int64]  # query ids; each has a positive in the pool
+    labels_P: NDArray[np.int64]  # unique label ids, ascending
+    positives: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]  # (row in Q, column in P, target > 0)
+    ignored: tuple[NDArray[np.int64], NDArray[np.int64]]  # filter pairs in the pool: neither positive nor negative
+    dropped: int = 0  # queries of the plan left without a positive in the pool: they give no loss term
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Search results: label ids by descending score, -1 where there are fewer than K."""
+
+    ids_NK: NDArray[np.int64]
+    scores_NK: NDArray[np.float32]
+
+
+# The mathematics of training
+
+
+@dataclass
+class Loss(ABC):
+    """The value of an (anchor, candidate) pair. A loss knows nothing of models, reductions, devices or batches.
+
+    Subclass `MultiClassLoss` when positives of an anchor compete with its other candidates (softmax family), or
+    `BinaryLoss` when every cell stands alone (BCE family); write `terms`.
+    """
+
+    kind: ClassVar[Literal["multiclass", "binary"]]
+
+    temperature: float | None = option(None, "divides the scores; unset: the head's (or objective's) own", gt=0)
+
+    @abstractmethod
+    def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
+        """The loss of every pair.
+
+        Args:
+            s_QP: scores, already divided by the temperature, in float32 or float64. A score of -inf means
+                that the candidate is absent for this anchor.
+            y_QP: targets of the same dtype: 0 for a negative, > 0 (usually 1) for a positive.
+
+        Returns:
+            l_QP: the value of each pair. A multi-class loss is read at the positives only; the rest may hold anything
+            that is differentiable.
+        """
+
+
+@dataclass
+class MultiClassLoss(Loss):
+    """A loss of a positive against the other candidates of its anchor."""
+
+    kind = "multiclass"
+
+
+@dataclass
+class BinaryLoss(Loss):
+    """A loss of each cell by itself; targets may be any real number in [0, 1]."""
+
+    kind = "binary"
+
+
+@dataclass
+class Reduction(ABC):
+    """Which pairs count, and with what weight: independent of the loss that gives their values."""
+
+    needs: ClassVar[Literal["pool", "all"]] = "pool"  # candidates: the labels of the batch, or every label
+    accepts: ClassVar[Literal["multiclass", "binary"]] = "multiclass"  # kind of loss that it reduces
+
+    def targets(self, y_QP: Tensor) -> Tensor:
+        """The targets that the loss sees; the raw ones unless the reduction normalises them."""
+        return y_QP
+
+    @abstractmethod
+    def weights(self, y_QP: Tensor) -> Tensor:
+        """w_QP >= 0, the weight of each pair. A multi-class reduction weighs positives only (y_QP > 0).
+
+        Randomness (drawing a positive) comes from torch's global generator, which the trainer seeds for every step.
+        """
+
+    def normaliser(self, w_QP: Tensor) -> Tensor:
+        """What the weighted sum is divided by: the number of anchors that have a weight, unless overridden."""
+        return (w_QP > 0).any(dim=1).sum().clamp(min=1)
+
+
+# The model
+
+
+class Encoder(nn.Module, ABC):
+    """Text to vectors: the shared encoder of queries and labels. A dataclass: its fields are its options.
+
+    Life: constructed with options, `fit` on all training texts (or `load_assets`), then `tokenise` once on the host and
+    `forward` on the device for every chunk.
+    """
+
+    lr: float  # learning rate of its parameters
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """D of the vectors that `forward` returns; known after `fit`."""
+
+    @abstractmethod
+    def fit(self, texts: Sequence[str]) -> None:
+        """Learn whatever is needed before tokenising (a vocabulary), and create the parameters."""
+
+    @abstractmethod
+    def tokenise(self, texts: Sequence[str]) -> Ragged:
+        """Texts to ids, once, on the host."""
+
+    @abstractmethod
+    def collate(self, tokens: Ragged) -> Tokens:
+        """Ids of one chunk to host tensors of the names that `forward` takes."""
+
+    @abstractmethod
+    def forward(self, tokens: Tokens, side: Side = "query") -> Tensor:
+        """x_BD of a chunk of B texts; `side` selects the tower where an encoder has two."""
+
+    @abstractmethod
+    def save_assets(self, folder: Path) -> None:
+        """Write what `fit` learned and is no parameter (vocabulary, tokenizer files)."""
+
+    @abstractmethod
+    def load_assets(self, folder: Path) -> None:
+        """The counterpart of `save_assets`, in place of `fit`."""
+
+
+class Head(nn.Module, ABC):
+    """Encoder output to query and label vectors whose inner product is the score. A dataclass: its fields are its options."""
+
+    labels_from: ClassVar[Literal["text", "table"]]  # label vectors from the encoded label text, or from a row per label
+
+    lr: float  # learning rate of its dense parameters
+    temperature: float  # divides the inner products in training, for loss terms that set none
+
+    @abstractmethod
+    def build(self, width: int, num_labels: int) -> None:
+        """Create the parameters for an encoder of this width and this many labels."""
+
+    @abstractmethod
+    def queries(self, x_BD: Tensor) -> Tensor:
+        """q_BD of encoded query texts."""
+
+    @abstractmethod
+    def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
+        """z_PD of labels: from their encoded texts `x_PD` (`labels_from == "text"`), or from the ids alone."""
+
+
+# Planning: on the host, numpy, pure functions of their keys
+
+
+@dataclass
+class Sampler(ABC):
+    """Which queries form a batch."""
+
+    batch_size: int = option(1024, "queries of a batch", ge=1)
+
+    @abstractmethod
+    def plan(self, rows_N: NDArray[np.int64], epoch: int, view: View | None, keys: Keys) -> list[NDArray[np.int64]]:
+        """The batches of an epoch: a partition of `rows_N`, pure in its arguments.
+
+        Args:
+            rows_N: query ids that can be trained on (those with a positive), ascending.
+            view: the latest view, `None` before the first refresh.
+        """
+
+
+@dataclass
+class Miner(ABC):
+    """Where the negatives of a query come from, beyond the other queries' positives."""
+
+    needs_view: ClassVar[bool] = False  # true: `refresh` is called with a view every `refresh_every` epochs
+
+    def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
+        """Mine anew: up to `depth` labels for every training query, none of them in its row of `exclude_NL`."""
+
+    @abstractmethod
+    def sample(self, rows_Q: NDArray[np.int64], n: int, exclude_NL: sp.csr_array, rng: np.random.Generator) -> NDArray[np.int64]:
+        """[Q, n] label ids drawn for these queries, -1 where there are fewer; none is in its row of `exclude_NL`."""
+
+
+# The surroundings
+
+
+@dataclass
+class Index(ABC):
+    """Search over label vectors by inner product."""
+
+    @abstractmethod
+    def build(self, z_LD: Tensor) -> None:
+        """Take the label vectors (float32, on the device that searches)."""
+
+    @abstractmethod
+    def search(self, q_QD: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """(ids_QK int64, scores_QK float32) by descending score, smaller id first among equals; id -1 pads."""
+
+
+@dataclass
+class Reader(ABC):
+    """A file format."""
+
+    @abstractmethod
+    def matches(self, folder: Path) -> bool:
+        """Whether the folder looks like this format."""
+
+    @abstractmethod
+    def read(self, folder: Path) -> Dataset:
+        """Read and validate everything; raise `DataError` with all problems found."""
+
+
+@dataclass
+class Baseline(ABC):
+    """A method without training, shown beside the model so that one sees at once what learning brings."""
+
+    @abstractmethod
+    def rank(self, data: Dataset, k: int) -> Ranking:
+        """The k best labels of every test query, filter pairs left out."""
+
+
+@dataclass
+class Tracker(ABC):
+    """Where the records of a run go."""
+
+    def start(self, folder: Path, config: Mapping[str, Any]) -> None:
+        """Called once before the first record."""
+
+    @abstractmethod
+    def log(self, record: Mapping[str, Any]) -> None:
+        """One record: `{"event": "step" | "refresh" | "eval" | ..., ...}` of plain numbers and strings."""
+
+    def end(self) -> None:
+        """Called once after the last record."""

@@ -1,0 +1,75 @@
+"""One family of errors: each says what is wrong, where, and what to do, and carries its exit code."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with an input; several make one error."""
+
+    where: str  # the key, file:line or name at fault, as the user typed it
+    message: str  # what is wrong with it
+    hint: str = ""  # what to do about it
+
+    def __str__(self) -> str:
+        text = f"{self.where}: {self.message}" if self.where else self.message
+        return f"{text} ({self.hint})" if self.hint else text
+
+
+class XmclabError(Exception):
+    """Base of every error that a user can cause; printed without a traceback."""
+
+    exit_code = 1
+
+    def __init__(self, *problems: Problem | str) -> None:
+        self.problems = [Problem("", p) if isinstance(p, str) else p for p in problems]
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+class ConfigError(XmclabError):
+    """A recipe, an override or an expression cannot be used as written."""
+
+    exit_code = 2
+
+
+class DataError(XmclabError):
+    """The data (or a model folder) is missing or malformed."""
+
+    exit_code = 3
+
+
+class PluginError(XmclabError):
+    """A plugin is broken, or two of them claim one name."""
+
+    exit_code = 4
+
+
+class DivergedError(XmclabError):
+    """A loss or gradient stopped being finite."""
+
+    exit_code = 5
+
+
+class MemoryLimitError(XmclabError):
+    """The device ran out of memory."""
+
+    exit_code = 6
+
+
+class StorageError(XmclabError):
+    """A run folder cannot be written or read."""
+
+    exit_code = 7
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A hint such as `did you mean 'bce'?`, or a list of what exists when nothing is close."""
+    names = sorted(set(known))
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return "known: " + ", ".join(names) if names else ""
