@@ -276,6 +276,8 @@ class Head(nn.Module, ABC):
 class Sampler(ABC):
     """Which queries form a batch."""
 
+    needs_view: ClassVar[bool] = False  # true: plans from a view, taken anew every `refresh_every` epochs
+
     batch_size: int = option(1024, "queries of a batch", ge=1)
 
     @abstractmethod
@@ -320,7 +322,9 @@ class Index(ABC):
 
 @dataclass
 class Reader(ABC):
-    """A file format."""
+    """A file format. The first line of its docstring says which files it looks for."""
+
+    text: Literal["title", "title+content"] = option("title", "which text of a query or label is read")
 
     @abstractmethod
     def matches(self, folder: Path) -> bool:

@@ -52,6 +52,7 @@ class DivergedError(XmclabError):
     """A loss or gradient stopped being finite."""
 
     exit_code = 5
+    details: dict[str, object] | None = None  # what `failure/` of the run folder records
 
 
 class MemoryLimitError(XmclabError):
@@ -66,10 +67,15 @@ class StorageError(XmclabError):
     exit_code = 7
 
 
+def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name most like a word, if any is alike."""
+    return next(iter(difflib.get_close_matches(word, sorted(set(known)), n=1, cutoff=cutoff)), None)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint such as `did you mean 'bce'?`, or a list of what exists when nothing is close."""
     names = sorted(set(known))
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    close = closest(word, names)
     if close:
-        return f"did you mean {close[0]!r}?"
+        return f"did you mean {close!r}?"
     return "known: " + ", ".join(names) if names else ""

@@ -73,6 +73,7 @@ class Settings:
     device: str = option("auto", "auto (cuda if there is one, else cpu), cpu, cuda, cuda:1, ...")
     precision: Literal["auto", "float32", "bfloat16"] = option("auto", "of the products: auto is bfloat16 on cuda, float32 on a cpu")
     compile: bool = option(False, "run the encoder through torch.compile")
+    deterministic: bool = option(True, "use torch's deterministic algorithms: the same numbers every time")
     data: DataSettings = field(default_factory=DataSettings)
     pool: PoolSettings = field(default_factory=PoolSettings)
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)

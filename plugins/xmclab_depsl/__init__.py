@@ -1,1 +1,12 @@
-"""xmclab plugin."""
+"""DePSL: UniDEC's dual encoder alone, pick-some-labels training (Kharbanda et al., WWW 2025)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from xmclab.hookspecs import hookimpl
+
+
+@hookimpl
+def xmclab_recipes() -> dict[str, Path]:
+    return {file.stem: file for file in (Path(__file__).parent / "recipes").glob("*.yaml")}

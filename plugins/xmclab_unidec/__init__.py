@@ -1,1 +1,12 @@
-"""xmclab plugin."""
+"""UniDEC: a dual encoder and per-label classifiers trained together on one pool (Kharbanda et al., WWW 2025)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from xmclab.hookspecs import hookimpl
+
+
+@hookimpl
+def xmclab_recipes() -> dict[str, Path]:
+    return {file.stem: file for file in (Path(__file__).parent / "recipes").glob("*.yaml")}

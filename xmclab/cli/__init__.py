@@ -1,1 +1,154 @@
-"""The command line."""
+"""The command line: `xmclab run`, `xmclab parts`, `xmclab recipes`.
+
+Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 usage or config, 3 data, 4 plugin,
+5 diverged, 6 out of memory, 7 storage, 130 interrupted, 141 the reader of stdout went away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from xmclab import __version__
+from xmclab.errors import XmclabError
+
+# The commands import what they need when they run: help answers without torch.
+app = typer.Typer(
+    name="xmclab",
+    help="A pluggable loss-and-sampler toolkit for extreme multi-label classification.",
+    epilog="XMCLAB_PLUGINS=a,b loads only these plugins; XMCLAB_STRICT=1 makes a broken plugin an error.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+def main() -> None:
+    """The entry point, and the one place where errors become messages and exit codes."""
+    code = _run_app()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _stdout_is_gone()
+    sys.exit(code)
+
+
+def _run_app() -> int:
+    try:
+        app()
+    except SystemExit as exit_:
+        if isinstance(exit_.__context__, BrokenPipeError):  # typer's own answer to it is 1, which here means a bug
+            return _stdout_is_gone()
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+    except XmclabError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        return _stdout_is_gone()
+    except Exception:
+        traceback.print_exc()
+        print(f"error: this is a bug in xmclab {__version__}; please report it with the lines above", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _stdout_is_gone() -> int:
+    """The exit code for it; what is still to be flushed goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+    return 141
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"xmclab {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as recipe=unidec loss.clf=ds+bce.")
+    ] = None,
+    as_json: Json = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The run folder, new or empty.")] = None,
+    why: Annotated[bool, typer.Option("--why", help="Print every value and who set it; do not train.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the config; do not train.")] = False,
+) -> None:
+    """Train and evaluate: xmclab run recipe=unidec loss.clf=ds+bce data=debian"""
+    from xmclab.cli import show
+    from xmclab.config import resolve
+    from xmclab.plugins import default_registry
+
+    registry = default_registry()
+    for problem in registry.problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    config = resolve(overrides or [], registry)
+    if why:
+        _print_json(show.why_document(config)) if as_json else show.print_why(config)
+    elif dry_run:
+        _print_json(config.to_dict()) if as_json else show.print_config(config)
+    else:
+        _train(config, out, as_json)
+
+
+def _train(config: Any, out: Path | None, as_json: bool) -> None:
+    from rich.console import Console
+
+    from xmclab.train.run import print_result
+    from xmclab.train.run import run as train
+
+    result = train(config, config.registry, out, Console(file=sys.stderr))
+    if as_json:
+        _print_json(result.document)
+    else:
+        print_result(Console(), result)
+
+
+@app.command()
+def parts(
+    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="Such as loss, sampler, reduction.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the parts: what each is, its options, and the plugin that it comes from."""
+    from xmclab.cli import show
+    from xmclab.plugins import default_registry
+
+    registry = default_registry()
+    found = registry.describe(kind)
+    _print_json(show.parts_document(registry, found)) if as_json else show.print_parts(registry, found)
+
+
+@app.command()
+def recipes(as_json: Json = False) -> None:
+    """List the recipes: what recipe=NAME can be."""
+    from xmclab.cli import show
+    from xmclab.plugins import default_registry
+
+    rows = show.recipe_rows(default_registry())
+    _print_json(rows) if as_json else show.print_recipes(rows)
+
+
+def _print_json(document: Any) -> None:
+    print(json.dumps(document, indent=1, ensure_ascii=False))

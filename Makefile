@@ -1,0 +1,33 @@
+# `make run` and `make test` are all the set-up there is.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+# Waiting threads yield the core: two jobs on few cores do not stall each other.
+export OMP_WAIT_POLICY ?= PASSIVE
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: run test lint install clean
+
+run: install  ## train UniDEC on the embedded data and print its table
+	$(BIN)/xmclab run recipe=unidec loss.clf=ds+bce
+
+test: install lint  ## everything that must hold
+	$(BIN)/pytest -n 2
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[cpu,pml,dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist runs .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,72 @@
+"""What all tests share: few threads, and a tiny encoder that needs no download."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from xmclab.api import Encoder, Ragged, Side, Tokens
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _few_threads() -> None:
+    torch.set_num_threads(1)
+
+
+@dataclass(eq=False)
+class Letters(Encoder):
+    """A transformer in miniature: embeds characters, drops some, mixes them and takes the mean."""
+
+    dim: int = 8
+    dropout: float = 0.2
+    lr: float = 1e-2
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    @property
+    def width(self) -> int:
+        return self.dim
+
+    def fit(self, texts: Sequence[str]) -> None:
+        self.embedding = nn.Embedding(256, self.dim, padding_idx=0)
+        self.mix = nn.Sequential(nn.Linear(self.dim, self.dim), nn.Tanh(), nn.Dropout(self.dropout))
+
+    def tokenise(self, texts: Sequence[str]) -> Ragged:
+        lists = [list(text.encode()) for text in texts]
+        return Ragged(np.array(sum(lists, []), np.int32), np.cumsum([0, *map(len, lists)]))
+
+    def collate(self, tokens: Ragged) -> Tokens:
+        lists = [tokens.ids[a:b] for a, b in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)]
+        padded = nn.utils.rnn.pad_sequence([torch.from_numpy(ids).long() for ids in lists], batch_first=True)
+        return {"ids_BT": padded}
+
+    def forward(self, tokens: Tokens, side: Side = "query") -> Tensor:
+        mask_BT1 = (tokens["ids_BT"] > 0).unsqueeze(-1)
+        return (self.mix(self.embedding(tokens["ids_BT"])) * mask_BT1).sum(1) / mask_BT1.sum(1).clamp(min=1)
+
+    def save_assets(self, folder: Path) -> None:
+        pass
+
+    def load_assets(self, folder: Path) -> None:
+        self.fit([])
+
+
+@pytest.fixture
+def letters() -> Letters:
+    """A fitted tiny encoder in float64."""
+    torch.manual_seed(0)
+    encoder = Letters()
+    encoder.fit([])
+    return encoder.double()

@@ -1,0 +1,113 @@
+"""Indexes: exact search against a plain sort, faiss against exact search, and what both refuse."""
+
+from __future__ import annotations
+
+import sys
+from typing import Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xmclab.api import Index
+from xmclab.errors import DataError, PluginError
+from xmclab.indexes.exact import Exact, top
+from xmclab.indexes.faiss import Faiss
+
+EVERY_INDEX = [Exact(), Faiss(type="flat"), Faiss(type="hnsw"), Faiss(type="ivf")]
+KINDS = ["exact", "flat", "hnsw", "ivf"]
+
+
+def naive_top(q: torch.Tensor, z: torch.Tensor, k: int) -> list[list[int]]:
+    """Label ids by descending score, then by id."""
+    scores = (q @ z.T).tolist()
+    return [sorted(range(len(z)), key=lambda label: (-row[label], label))[:k] for row in scores]
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 12), st.integers(1, 12))
+def test_exact_search_is_the_sorted_list_whatever_the_blocks(
+    seed: int, k: int, query_block: int, label_block: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    q, z = (torch.randint(-2, 3, (n, 2), generator=generator).float() for n in (5, 10))  # many equal scores
+    index = Exact(query_block, label_block)
+    index.build(z)
+    ids, scores = index.search(q, k)
+    assert (ids.shape, ids.dtype, scores.dtype) == ((5, k), torch.int64, torch.float32)
+    assert ids[:, :10].tolist() == naive_top(q, z, k)
+    assert torch.equal(scores[:, :10], (q @ z.T).gather(1, ids[:, :10]))
+    assert (ids[:, 10:] == -1).all()
+    assert (scores[:, 10:] == -torch.inf).all()
+
+
+def test_equal_scores_at_the_last_rank_go_to_the_smaller_ids() -> None:
+    columns, scores = top(torch.tensor([[1.0, 2.0] + [1.0] * 500]), 3)
+    assert columns.tolist() == [[1, 0, 2]]
+    assert scores.tolist() == [[2.0, 1.0, 1.0]]
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf"])
+def test_faiss_agrees_with_exact_search(kind: Literal["flat", "hnsw", "ivf"]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, z = (torch.randn(n, 16, generator=generator) for n in (30, 200))
+    exact, approximate = Exact(), Faiss(type=kind, probes=1000)
+    for index in (exact, approximate):
+        index.build(z)
+    (ids, scores), (faiss_ids, faiss_scores) = exact.search(q, 10), approximate.search(q, 10)
+    assert (ids == faiss_ids).float().mean() > (0.99 if kind == "hnsw" else 0.9999)
+    torch.testing.assert_close(scores, faiss_scores, rtol=0, atol=1e-5 if kind != "hnsw" else 1.0)
+
+
+def test_faiss_orders_equal_scores_by_id() -> None:
+    index = Faiss()
+    index.build(torch.tensor([[1.0], [2.0], [1.0], [2.0]]))
+    assert index.search(torch.ones(1, 1), 4)[0].tolist() == [[1, 3, 0, 2]]
+
+
+@pytest.mark.parametrize("index", EVERY_INDEX, ids=KINDS)
+def test_more_results_than_labels_are_padded(index: Index) -> None:
+    index.build(torch.tensor([[1.0, 0.0], [2.0, 0.0]]))
+    ids, scores = index.search(torch.tensor([[1.0, 0.0], [-1.0, 0.0]]), 4)
+    assert ids.tolist() == [[1, 0, -1, -1], [0, 1, -1, -1]]
+    assert scores.tolist() == [[2, 1, -torch.inf, -torch.inf], [-1, -2, -torch.inf, -torch.inf]]
+
+
+@pytest.mark.parametrize("index", EVERY_INDEX, ids=KINDS)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_vectors_that_are_not_finite_are_refused_by_id(index: Index, bad: float) -> None:
+    good = torch.ones(9, 2)
+    broken = good.clone()
+    broken[[3, 7], 1] = bad
+    with pytest.raises(DataError, match="label 3, 7: 2 of 9 vectors are not finite"):
+        index.build(broken)
+    index.build(good)
+    with pytest.raises(DataError, match="query 3, 7: 2 of 9"):
+        index.search(broken, 1)
+    with pytest.raises(DataError, match=r"label 0, 1, 2, 3, 4, \.\.\.: 9 of 9"):
+        index.build(good * bad)
+
+
+@pytest.mark.parametrize("index", [Exact(), Faiss()])
+def test_searching_before_building_is_refused(index: Index) -> None:
+    with pytest.raises(RuntimeError, match="build the index"):
+        index.search(torch.ones(1, 2), 1)
+
+
+def test_missing_faiss_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(PluginError) as caught:
+        Faiss()
+    assert 'pip install "xmclab[cpu]"' in str(caught.value)
+    assert caught.value.exit_code == 4
+
+
+def test_low_precision_vectors_are_searched_in_float32() -> None:
+    z = torch.tensor([[1.0, 0.5], [0.25, 2.0]], dtype=torch.bfloat16, requires_grad=True)
+    for index in (Exact(), Faiss()):
+        index.build(z)
+        ids, scores = index.search(z, 2)
+        assert ids.tolist() == [[0, 1], [1, 0]]
+        assert scores.dtype == torch.float32
+        assert not scores.requires_grad

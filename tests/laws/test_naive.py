@@ -1,0 +1,41 @@
+"""Every loss under every reduction equals the loops of conftest.py, whatever the targets, ignored pairs and weights."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import xmclab
+
+PAIRINGS = [(loss, reduction) for loss in ("ds", "supcon", "softmax") for reduction in ("pal", "pal_n", "psl")] + [
+    ("bce", reduction) for reduction in ("ova", "ova_n", "pal", "psl", "pol")
+]
+each_pairing = pytest.mark.parametrize(("loss", "reduction"), PAIRINGS)
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@each_pairing
+@few
+@given(seed=st.integers(0, 10_000), soft=st.booleans(), ignoring=st.booleans(), weighing=st.booleans())
+def test_query_to_label(loss, reduction, naive, problem, seed, soft, ignoring, weighing):
+    p = problem(seed, soft)
+    ignore_QP = p.ignore_QP if ignoring else None
+    label_weight_P = p.label_weight_P if weighing else None
+    found = xmclab.objective(loss, reduction=reduction, temperature=0.7)(
+        p.s_QP, p.y_QP, ignore_QP=ignore_QP, label_weight_P=label_weight_P
+    )
+    expected = naive(loss, reduction, p.s_QP / 0.7, p.y_QP, ignore_QP, label_weight_P)
+    assert float(found) == pytest.approx(expected, rel=1e-10, abs=1e-10)
+
+
+@pytest.mark.parametrize(("loss", "reduction"), [pair for pair in PAIRINGS if pair[0] != "bce"])
+@few
+@given(seed=st.integers(0, 10_000), soft=st.booleans())
+def test_label_to_query(loss, reduction, naive, problem, seed, soft):
+    p = problem(seed, soft)
+    found = xmclab.objective(loss, reduction=reduction, q2l_share=0.0)(
+        p.s_QP, p.y_QP, ignore_QP=p.ignore_QP, label_weight_P=p.label_weight_P
+    )
+    expected = naive(loss, reduction, p.s_QP.T, p.y_QP.T, p.ignore_QP.T, p.label_weight_P, labels_are_rows=True)
+    assert float(found) == pytest.approx(expected, rel=1e-10, abs=1e-10)

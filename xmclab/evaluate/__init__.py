@@ -1,0 +1,1 @@
+"""Measuring a model: metrics, search and reports."""

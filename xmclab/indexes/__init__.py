@@ -1,0 +1,1 @@
+"""Indexes: search over label vectors by inner product."""

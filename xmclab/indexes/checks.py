@@ -1,0 +1,20 @@
+"""What every index refuses."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from xmclab.errors import DataError, Problem
+
+SHOWN = 5
+
+
+def refuse_non_finite(x_BD: Tensor, what: str) -> None:
+    """Raise `DataError` that names the rows holding a NaN or an infinity."""
+    bad = torch.nonzero(~torch.isfinite(x_BD).all(dim=1))[:, 0].tolist()
+    if bad:
+        ids = ", ".join(map(str, bad[:SHOWN])) + (", ..." if len(bad) > SHOWN else "")
+        raise DataError(
+            Problem(f"{what} {ids}", f"{len(bad)} of {len(x_BD)} vectors are not finite", "the model may have diverged")
+        )

@@ -1,0 +1,88 @@
+"""Search with faiss: exact (flat), or approximate for label sets too large to compare with every query."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xmclab.api import Index, option
+from xmclab.errors import PluginError, Problem
+from xmclab.indexes.checks import refuse_non_finite
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+POINTS_PER_LIST = 39  # faiss warns when a list is trained from fewer
+
+
+def load_faiss() -> Any:
+    """The faiss module, or an error with the line that installs it."""
+    try:
+        import faiss
+    except ImportError as error:
+        raise PluginError(
+            Problem("index faiss", f"faiss cannot be imported: {error}", 'pip install "xmclab[cpu]"')
+        ) from error
+    return faiss
+
+
+@dataclass
+class Faiss(Index):
+    """A faiss index on the host; hnsw is built by several threads, so two builds of it may differ slightly."""
+
+    type: Literal["flat", "hnsw", "ivf"] = option("flat", "flat: exact; hnsw: a graph; ivf: inverted lists")
+    links: int = option(32, "hnsw: links of each label", ge=2)
+    ef_build: int = option(100, "hnsw: candidates looked at while building", ge=1)
+    ef_search: int = option(128, "hnsw: candidates looked at while searching", ge=1)
+    lists: int = option(0, "ivf: number of lists; 0: about 4 · sqrt(L)", ge=0)
+    probes: int = option(32, "ivf: lists looked at while searching", ge=1)
+
+    def __post_init__(self) -> None:
+        self._faiss = load_faiss()
+        self._index: Any = None
+
+    def build(self, z_LD: Tensor) -> None:
+        """Copy the label vectors into the index."""
+        refuse_non_finite(z_LD, "label")
+        vectors = _host(z_LD)
+        self._index = self._empty(*vectors.shape)
+        self._index.train(vectors)
+        self._index.add(vectors)
+
+    def search(self, q_QD: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """(ids_QK, scores_QK) on the device of the queries; -1 and -inf where faiss finds fewer.
+
+        Equal scores are ordered by label id among the results; which of them faiss lets in at rank k is its choice.
+        """
+        if self._index is None:
+            raise RuntimeError("build the index before searching it")
+        refuse_non_finite(q_QD, "query")
+        if self.type == "hnsw":
+            self._index.hnsw.efSearch = max(self.ef_search, k)
+        scores_QK, ids_QK = self._index.search(_host(q_QD), k)
+        scores_QK = np.where(ids_QK < 0, -np.inf, scores_QK)
+        order = np.lexsort((ids_QK, -scores_QK), axis=1)
+        ids_QK, scores_QK = (np.take_along_axis(x, order, axis=1) for x in (ids_QK, scores_QK))
+        return torch.from_numpy(ids_QK).to(q_QD.device), torch.from_numpy(scores_QK).to(q_QD.device)
+
+    def _empty(self, labels: int, width: int) -> Any:
+        faiss = self._faiss
+        if self.type == "flat":
+            return faiss.IndexFlatIP(width)
+        if self.type == "hnsw":
+            index = faiss.IndexHNSWFlat(width, self.links, faiss.METRIC_INNER_PRODUCT)
+            index.hnsw.efConstruction = self.ef_build
+            return index
+        lists = self.lists or max(1, min(round(4 * math.sqrt(labels)), labels // POINTS_PER_LIST))
+        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, min(lists, labels), faiss.METRIC_INNER_PRODUCT)
+        index.nprobe = self.probes
+        return index
+
+
+def _host(x_BD: Tensor) -> NDArray[np.float32]:
+    return np.ascontiguousarray(x_BD.detach().float().cpu().numpy())

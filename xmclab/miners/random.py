@@ -1,0 +1,51 @@
+"""Random negatives: labels drawn uniformly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmclab.api import Miner
+from xmclab.batch.csr import row_pairs, sorted_unique
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+@dataclass
+class RandomMiner(Miner):
+    """Different labels drawn uniformly from all that are not excluded for the query."""
+
+    def sample(
+        self, rows_Q: NDArray[np.int64], n: int, exclude_NL: sp.csr_array, rng: np.random.Generator
+    ) -> NDArray[np.int64]:
+        """[Q, n] label ids, -1 where a query has fewer than n that are not excluded."""
+        num_labels = exclude_NL.shape[1]
+        excluded = row_pairs(exclude_NL, rows_Q)
+        row_E, label_E = np.divmod(sorted_unique(excluded.row_E * num_labels + excluded.column_E), num_labels)
+        counts_Q = np.bincount(row_E, minlength=len(rows_Q))
+        starts_Q = np.cumsum(counts_Q) - counts_Q
+        ranks_Qn = distinct(num_labels - counts_Q, n, rng)
+        # The r-th allowed label is r plus the number of excluded ones before it, that is with (label - its place) <= r.
+        allowed_before_E = label_E - (np.arange(len(row_E)) - starts_Q[row_E])
+        stride = num_labels + 1
+        cells_Qn = np.arange(len(rows_Q))[:, None] * stride + ranks_Qn
+        skipped_Qn = np.searchsorted(row_E * stride + allowed_before_E, cells_Qn, side="right") - starts_Q[:, None]
+        return np.where(ranks_Qn < 0, -1, ranks_Qn + skipped_Qn)
+
+
+def distinct(sizes_Q: NDArray[np.int64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """[Q, n] different numbers per row, a uniform subset of range(size); -1 where the size is below n.
+
+    Floyd's algorithm on all rows at once: a number is drawn from range(j + 1), and is j instead if it was drawn before.
+    """
+    drawn_Qn = np.full((len(sizes_Q), n), -1, dtype=np.int64)
+    for step in range(n):
+        last_Q = sizes_Q - n + step
+        draw_Q = rng.integers(np.maximum(last_Q + 1, 1))
+        taken_Q = (drawn_Qn[:, :step] == draw_Q[:, None]).any(axis=1)
+        drawn_Qn[:, step] = np.where(last_Q < 0, -1, np.where(taken_Q, last_Q, draw_Q))
+    return drawn_Qn

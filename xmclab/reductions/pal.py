@@ -1,0 +1,25 @@
+"""Pick all labels: the loss of every positive, added up.
+
+Formula:  L = mean_i sum_{p in P_i} y_ip * loss(i,p)
+Where:    P_i all positives of anchor i; candidates are all labels
+Use when: a query with many positives should count for more: it has that many times the weight of one with one.
+Paper:    Menon et al., "Multilabel Reductions: What Is My Loss Optimising?", NeurIPS 2019.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from xmclab.api import Reduction
+
+
+@dataclass
+class Pal(Reduction):
+    """Pick all labels: the sum over all positives, against all labels."""
+
+    needs = "all"
+
+    def weights(self, y_QP: Tensor) -> Tensor:
+        return y_QP

@@ -1,0 +1,1 @@
+"""Batch samplers: which queries form a batch."""

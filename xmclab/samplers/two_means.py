@@ -1,0 +1,110 @@
+"""Balanced recursive 2-means on the unit sphere: clusters of equal size.
+
+Formula:  w = c1/|c1| - c2/|c2|; the half of a node with the largest x·w is its first child; repeat
+Where:    c1, c2 sums of the unit vectors x of either child; at first, two vectors of the node
+Paper:    Prabhu et al., Parabel (WWW 2018), whose label trees are grown this way.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ITERATIONS = 10  # of each split at the most; few splits still move after that
+ROWS_AT_ONCE = 65536  # nodes are split together until they hold this many rows, which bounds the copies
+
+
+def balanced_clusters(
+    x_ND: NDArray[np.float32], rows_M: NDArray[np.int64], leaves: int, rng: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """Cut rows into clusters of similar vectors whose sizes differ by at most one.
+
+    The tree is grown level by level: all nodes of a level are split at once, each in proportion to the leaves that
+    its children will have, so that every leaf ends with its share whether or not `leaves` is a power of two.
+
+    Args:
+        x_ND: vectors of all rows; only their direction counts.
+        rows_M: the rows to cluster.
+        leaves: number of clusters, at most M.
+        rng: draws the two vectors that each split starts from.
+
+    Returns:
+        `leaves` arrays that partition `rows_M`.
+    """
+    x = torch.from_numpy(np.ascontiguousarray(x_ND, dtype=np.float32))
+    rows_M = rows_M.copy()
+    bounds = np.arange(leaves + 1) * len(rows_M) // leaves  # leaf j will hold rows_M[bounds[j]:bounds[j + 1]]
+    firsts, lasts = np.array([0]), np.array([leaves])  # each node is a range of leaves
+    while (growing := lasts - firsts > 1).any():
+        middles = (firsts + lasts + 1) // 2
+        starts, cuts, ends = bounds[firsts[growing]], bounds[middles[growing]], bounds[lasts[growing]]
+        for chunk in _chunks(ends - starts):
+            _split(x, rows_M, starts[chunk], cuts[chunk], ends[chunk], rng)
+        done = firsts[~growing], lasts[~growing]
+        firsts, lasts = (
+            np.concatenate([firsts[growing], middles[growing], done[0]]),
+            np.concatenate([middles[growing], lasts[growing], done[1]]),
+        )
+    return [rows_M[start:end] for start, end in pairwise(bounds)]
+
+
+def _chunks(sizes: NDArray[np.int64]) -> list[slice]:
+    """Runs of consecutive nodes of at most `ROWS_AT_ONCE` rows together, one node at the least."""
+    nodes = max(1, ROWS_AT_ONCE // int(sizes.max()))
+    return [slice(start, start + nodes) for start in range(0, len(sizes), nodes)]
+
+
+def _split(
+    x: Tensor,
+    rows_M: NDArray[np.int64],
+    starts: NDArray[np.int64],
+    cuts: NDArray[np.int64],
+    ends: NDArray[np.int64],
+    rng: np.random.Generator,
+) -> None:
+    """Reorder, in place, each range `rows_M[start:end]` so that its first child comes first, up to `cut`.
+
+    Suffixes here: G nodes, M rows of the largest node (shorter ones are padded).
+    """
+    sizes = ends - starts
+    slots_GM = starts[:, None] + np.arange(sizes.max())
+    padding_GM = slots_GM >= ends[:, None]
+    members_GM = rows_M[np.where(padding_GM, starts[:, None], slots_GM)]
+    absent_GM = torch.from_numpy(padding_GM)
+    x_GMD = x[torch.from_numpy(members_GM)]
+    x_GMD /= x_GMD.norm(dim=2, keepdim=True).clamp(min=1e-12)  # in place: this is the large copy
+    x_GMD.masked_fill_(absent_GM[:, :, None], 0)
+    left_G1 = torch.from_numpy(cuts - starts)[:, None]
+
+    w_GD = _first_directions(x_GMD, sizes, rng)
+    order_GM = _order(x_GMD, w_GD, absent_GM)
+    for _ in range(ITERATIONS):
+        first_GM = torch.zeros_like(absent_GM).scatter_(1, order_GM, torch.arange(order_GM.shape[1]) < left_G1)
+        sides_G2M = torch.stack([first_GM, ~first_GM], dim=1).to(x_GMD.dtype)
+        centroids_G2D = F.normalize(sides_G2M @ x_GMD, dim=2)
+        previous_GM, order_GM = order_GM, _order(x_GMD, centroids_G2D[:, 0] - centroids_G2D[:, 1], absent_GM)
+        if torch.equal(previous_GM, order_GM):
+            break
+    rows_M[slots_GM[~padding_GM]] = np.take_along_axis(members_GM, order_GM.numpy(), axis=1)[~padding_GM]
+
+
+def _first_directions(x_GMD: Tensor, sizes: NDArray[np.int64], rng: np.random.Generator) -> Tensor:
+    """w_GD between two different, randomly drawn rows of each node."""
+    one_G = rng.integers(sizes)
+    other_G = (one_G + 1 + rng.integers(sizes - 1)) % sizes
+    nodes_G = torch.arange(len(sizes))
+    return x_GMD[nodes_G, torch.from_numpy(one_G)] - x_GMD[nodes_G, torch.from_numpy(other_G)]
+
+
+def _order(x_GMD: Tensor, w_GD: Tensor, absent_GM: Tensor) -> Tensor:
+    """Positions within each node by descending x·w, padding last."""
+    towards_GM = torch.bmm(x_GMD, w_GD[:, :, None])[:, :, 0].masked_fill_(absent_GM, -torch.inf)
+    return towards_GM.argsort(dim=1, descending=True, stable=True)

@@ -1,0 +1,181 @@
+"""A whole run: data in, a trained model, its metrics and its folder out."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from xmclab.api import Dataset, Ranking, Tracker
+from xmclab.config import Config
+from xmclab.data import open_dataset
+from xmclab.errors import DivergedError, MemoryLimitError, Problem
+from xmclab.evaluate.metrics import evaluate, inverse_propensity, propensity_parameters
+from xmclab.evaluate.report import print_table
+from xmclab.evaluate.search import rank_all
+from xmclab.plugins import Registry
+from xmclab.train import store
+from xmclab.train.display import Display
+from xmclab.train.trainer import Trainer
+
+Scores = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run found: the same numbers as its table and its JSON document."""
+
+    folder: Path
+    metrics: Scores  # search (de, clf, de+clf) -> metric -> percent
+    baselines: Scores
+    document: dict[str, Any]
+
+
+class Evaluator:
+    """Scores rankings of the test queries; baselines are computed once."""
+
+    def __init__(self, config: Config, data: Dataset) -> None:
+        self.config, self.data = config, data
+        self.inverse_propensity_L = inverse_propensity(data.train.targets_NL, *propensity_parameters(data.name))
+        self.test_tokens = None
+
+    def score(self, rankings: Mapping[str, Ranking]) -> Scores:
+        truth = self.data.test.targets_NL
+        return {name: evaluate(ranking, truth, self.inverse_propensity_L) for name, ranking in rankings.items()}
+
+    def model(self, trainer: Trainer) -> Scores:
+        """Metrics of every search of the model as it is now."""
+        trainer.model.settle()
+        settings = self.config.settings
+        if self.test_tokens is None:
+            self.test_tokens = trainer.model.encoder.tokenise(self.data.test.texts)
+        rankings = rank_all(
+            trainer.model,
+            lambda: self.config.make("index"),
+            self.test_tokens,
+            trainer.label_tokens,
+            self.data.test.filter_NL,
+            settings.evaluate.depth,
+            settings.encode.search_chunk,
+        )
+        return self.score(rankings)
+
+    def baselines(self, registry: Registry) -> Scores:
+        depth = self.config.settings.evaluate.depth
+        return self.score({n: registry.get("baseline", n)().rank(self.data, depth) for n in registry.names("baseline")})
+
+
+def run(config: Config, registry: Registry, out: Path | None = None, console: Console | None = None) -> RunResult:
+    """Train and evaluate as the config says; everything is kept in the run folder.
+
+    Args:
+        out: the run folder, new or empty; `runs/...` by default.
+        console: where progress goes (default: stderr). Results are returned, not printed.
+    """
+    console = console or Console(file=sys.stderr)
+    settings = config.settings
+    started = time.perf_counter()
+    data = open_dataset(settings.data.source, settings.data.text, registry)
+    folder = store.create_folder(out, f"{config.recipe}-{data.name}")
+    store.save_config(folder, config)
+    tracker: Tracker | None = config.make("tracker")
+    if tracker:
+        tracker.start(folder, config.to_dict())
+
+    def log(record: Mapping[str, Any]) -> None:
+        if tracker:
+            tracker.log(record)
+
+    try:
+        with deterministic(settings.deterministic):
+            trainer = Trainer(config, data)
+            store.write_json(folder / "environment.json", store.environment(config, data, trainer.device))
+            evaluator = Evaluator(config, data)
+            seconds = {"prepare": time.perf_counter() - started}
+            with Display(console, settings.epochs, trainer.steps) as display:
+                display.note(
+                    f"{data.name}: {len(data.train)} training queries, {data.num_labels} labels, "
+                    f"{trainer.steps} steps on {trainer.device}"
+                )
+
+                def after_epoch(done: int) -> None:
+                    if settings.evaluate.every and done % settings.evaluate.every == 0 and done < settings.epochs:
+                        metrics = evaluator.model(trainer)
+                        log({"event": "eval", "epoch": done, "metrics": metrics})
+                        display.note(
+                            f"after epoch {done}: "
+                            + "  ".join(f"{name} P@1 {row['P@1']:.2f}" for name, row in metrics.items())
+                        )
+
+                clock = time.perf_counter()
+                trainer.fit(log, display, after_epoch)
+                seconds["train"] = time.perf_counter() - clock
+            clock = time.perf_counter()
+            metrics = evaluator.model(trainer)
+            seconds["evaluate"] = time.perf_counter() - clock
+            clock = time.perf_counter()
+            baselines = evaluator.baselines(registry) if settings.evaluate.baselines else {}
+            seconds["baselines"] = time.perf_counter() - clock
+        log({"event": "eval", "epoch": settings.epochs, "metrics": metrics, "baselines": baselines})
+        store.save_model(folder, trainer.model)
+    except DivergedError as error:
+        if error.details:
+            (folder / "failure").mkdir()
+            store.write_json(folder / "failure" / "step.json", error.details)
+        raise
+    except torch.OutOfMemoryError as error:
+        hint = "lower encode.chunk (gradients stay exact), then pool.cap or sampler.batch_size"
+        raise MemoryLimitError(Problem("out of memory", str(error).splitlines()[0], hint)) from error
+    finally:
+        if tracker:
+            tracker.end()
+    seconds["total"] = time.perf_counter() - started
+    document = {
+        "recipe": config.recipe,
+        "data": {
+            "name": data.name,
+            "sha256": data.fingerprint,
+            "train": len(data.train),
+            "test": len(data.test),
+            "labels": data.num_labels,
+        },
+        "seed": settings.seed,
+        "metrics": metrics,
+        "baselines": baselines,
+        "seconds": {name: round(value, 3) for name, value in seconds.items()},
+        "out": str(folder),
+    }
+    store.write_json(folder / store.RESULT, document)
+    return RunResult(folder, metrics, baselines, document)
+
+
+def print_result(console: Console, result: RunResult) -> None:
+    """The closing table of a run."""
+    data, seconds = result.document["data"], result.document["seconds"]
+    title = f"{result.document['recipe']} on {data['name']} (test: {data['test']} queries, {data['labels']} labels), in %"
+    print_table(console, title, result.metrics, result.baselines)
+    console.print(f"trained in {seconds['train']:.0f} s, {seconds['total']:.0f} s in all; kept in {result.folder}")
+
+
+@contextlib.contextmanager
+def deterministic(wanted: bool) -> Iterator[None]:
+    """The same numbers every time, where torch has a way to it."""
+    before = torch.are_deterministic_algorithms_enabled()
+    fill = torch.utils.deterministic.fill_uninitialized_memory
+    if wanted:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        torch.utils.deterministic.fill_uninitialized_memory = fill

@@ -1,0 +1,116 @@
+"""One training step, top to bottom: encode once, score, reduce, back, replay.
+
+    encode    queries and unique labels, in chunks; both heads share that pass
+    scores    s_QP = <q, z> of each head
+    objective L = lambda L_de + (1 - lambda) L_clf, each over both directions
+    back      to the encoder's outputs, then through the encoder chunk by chunk
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from xmclab.api import Encoder, Side, Tokens
+from xmclab.objectives import Objective
+from xmclab.train.model import Model
+
+SeedFor = Callable[[str, int], int]  # (purpose, chunk) -> seed of this step
+Autocast = Callable[[], contextlib.AbstractContextManager[object]]
+
+
+@dataclass(frozen=True)
+class DeviceBatch:
+    """A batch as tensors on the device of the run."""
+
+    query_chunks: list[Tokens]
+    label_chunks: list[Tokens]  # empty when no head reads label texts
+    labels_P: Tensor
+    y_QP: Tensor
+    ignore_QP: Tensor | None
+    label_weight_P: Tensor | None
+
+
+@dataclass(frozen=True)
+class HeadTerm:
+    """A head's part in the total: its objective and its share."""
+
+    objective: Objective
+    share: float
+
+
+class ChunkedEncoding:
+    """Texts encoded in chunks with exact gradients at the memory of one chunk (gradient caching, Gao et al. 2021).
+
+    The first pass keeps no graph; `backward` encodes each chunk again, with the same dropout, and sends the gradient of
+    its outputs through it. A single chunk is encoded once, with its graph.
+    """
+
+    def __init__(
+        self, encoder: Encoder, chunks: list[Tokens], side: Side, seed_for: SeedFor, autocast: Autocast
+    ) -> None:
+        self.encoder, self.chunks, self.side, self.seed_for, self.autocast = encoder, chunks, side, seed_for, autocast
+        if len(chunks) == 1:
+            self.x_BD = self._encode(0)
+        else:
+            with torch.no_grad():
+                outputs = [self._encode(i) for i in range(len(chunks))]
+            self.sizes = [len(x) for x in outputs]
+            self.x_BD = torch.cat(outputs).requires_grad_()
+
+    def _encode(self, chunk: int) -> Tensor:
+        torch.manual_seed(self.seed_for(self.side, chunk))
+        with self.autocast():
+            x_BD: Tensor = self.encoder(self.chunks[chunk], self.side)
+        return x_BD
+
+    def backward(self) -> None:
+        if len(self.chunks) == 1 or self.x_BD.grad is None:
+            return
+        for chunk, grad_BD in enumerate(self.x_BD.grad.split(self.sizes)):
+            x_BD = self._encode(chunk)
+            if x_BD.requires_grad:
+                x_BD.backward(grad_BD)
+
+
+def forward_backward(
+    model: Model,
+    batch: DeviceBatch,
+    terms: Mapping[str, HeadTerm],
+    seed_for: SeedFor,
+    autocast: Autocast = contextlib.nullcontext,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of a batch, with its gradients left in the parameters.
+
+    Returns:
+        The total loss, and the value of every term and direction as `head/term/direction`; all detached scalars.
+    """
+    queries = ChunkedEncoding(model.encoder, batch.query_chunks, "query", seed_for, autocast)
+    labels = None
+    if batch.label_chunks:
+        labels = ChunkedEncoding(model.encoder, batch.label_chunks, "label", seed_for, autocast)
+
+    torch.manual_seed(seed_for("heads", 0))
+    total = torch.zeros((), device=batch.y_QP.device)
+    values: dict[str, Tensor] = {}
+    for name, term in terms.items():
+        head = model.head(name)
+        with autocast():
+            q_QD = head.queries(queries.x_BD)
+            z_PD = head.labels(labels.x_BD if labels else None, batch.labels_P)
+            s_QP = q_QD @ z_PD.T
+        parts = term.objective.parts(
+            s_QP, batch.y_QP, ignore_QP=batch.ignore_QP, label_weight_P=batch.label_weight_P
+        )
+        for part in parts:
+            total = total + term.share * part.weighted
+            values[f"{name}/{part.term}/{part.direction}"] = part.value.detach()
+    total.backward()
+    queries.backward()
+    if labels:
+        labels.backward()
+    return total.detach(), values

@@ -1,0 +1,101 @@
+"""A run folder: written by a run, read by whoever uses its model.
+
+    config.yaml       the resolved config; `recipe=RUN/config.yaml` runs it again
+    environment.json  versions, seed, data fingerprint, device
+    metrics.jsonl     a line per step and evaluation (the `jsonl` tracker)
+    result.json       the document that `xmclab run --json` prints
+    model.safetensors the weights;  encoder/ vocabulary or tokenizer files
+    failure/          only if the run diverged: where and on what
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+
+from xmclab import __version__
+from xmclab.api import Dataset
+from xmclab.config import Config, resolve
+from xmclab.errors import Problem, StorageError
+from xmclab.plugins import Registry
+from xmclab.train.model import Model
+
+CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.json", "encoder"
+
+
+def create_folder(out: Path | None, name: str) -> Path:
+    """An empty run folder; `runs/NAME-TIME` unless one is given. Refuses to write over an earlier run."""
+    folder = out or Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise StorageError(Problem(f"--out {folder}", "the folder is not empty", "name a new folder, or empty it"))
+        (folder / RESULT).touch()
+        (folder / RESULT).unlink()
+    except OSError as error:
+        raise StorageError(Problem(f"--out {folder}", f"cannot be written: {error.strerror or error}")) from error
+    return folder
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a document for people and programs."""
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def environment(config: Config, data: Dataset, device: torch.device) -> dict[str, Any]:
+    """What one needs to know to run it again."""
+    packages = ("torch", "numpy", "scipy", "transformers", "faiss-cpu", "faiss-gpu")
+    versions = {}
+    for package in packages:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "xmclab": __version__,
+        "python": platform.python_version(),
+        "packages": versions,
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "threads": torch.get_num_threads(),
+        "seed": config.settings.seed,
+        "data": {"name": data.name, "sha256": data.fingerprint},
+    }
+
+
+def save_config(folder: Path, config: Config) -> None:
+    text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
+    (folder / CONFIG).write_text(text, encoding="utf-8")
+
+
+def save_model(folder: Path, model: Model) -> None:
+    """Write weights and encoder files; tables are settled first."""
+    model.settle()
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    save_file(state, folder / WEIGHTS)
+    (folder / ENCODER).mkdir(exist_ok=True)
+    model.encoder.save_assets(folder / ENCODER)
+
+
+def load_model(folder: Path, registry: Registry) -> tuple[Config, Model]:
+    """The config and the trained model of a run folder."""
+    if not (folder / WEIGHTS).is_file():
+        raise StorageError(Problem(str(folder), "is no run folder with a trained model", f"it has no {WEIGHTS}"))
+    config = resolve([f"recipe={folder / CONFIG}"], registry)
+    state = load_file(folder / WEIGHTS)
+    encoder = config.make("encoder")
+    encoder.load_assets(folder / ENCODER)
+    heads = {name: config.make(f"head.{name}") for name in config.heads}
+    num_labels = json.loads((folder / RESULT).read_text(encoding="utf-8"))["data"]["labels"]
+    model = Model(encoder, heads, num_labels)
+    model.load_state_dict(state)
+    return config, model

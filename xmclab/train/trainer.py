@@ -1,0 +1,217 @@
+"""The training loop: one, for any choice of encoder, heads, sampler, miner, reductions and losses."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from xmclab.api import Batch, Dataset, Keys, Ragged, Tokens, View
+from xmclab.batch.pool import build_batch, dense
+from xmclab.config import Config
+from xmclab.errors import ConfigError, DivergedError, Problem
+from xmclab.evaluate.metrics import inverse_propensity, propensity_parameters
+from xmclab.train.display import Display
+from xmclab.train.model import Model, to_device
+from xmclab.train.optim import Optimizers
+from xmclab.train.step import DeviceBatch, HeadTerm, forward_backward
+
+Record = dict[str, Any]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Trainer:
+    """Everything a run trains with. `fit` runs the loop; the other methods are its steps, in order."""
+
+    def __init__(self, config: Config, data: Dataset) -> None:
+        self.config, self.data = config, data
+        self.settings = config.settings
+        self.keys = Keys(self.settings.seed)
+        self.device = pick_device(self.settings.device)
+        self.autocast = autocast_for(self.device, self.settings.precision)
+
+        torch.manual_seed(self.keys.seed_for("parameters"))
+        encoder = config.make("encoder")
+        encoder.fit([*data.train.texts, *data.label_texts])
+        heads = {name: config.make(f"head.{name}") for name in config.heads}
+        self.model = Model(encoder, heads, data.num_labels).to(self.device)
+        self.query_tokens = encoder.tokenise(data.train.texts)
+        self.label_tokens = encoder.tokenise(data.label_texts)
+
+        self.sampler, self.miner = config.make("sampler"), config.make("miner")
+        self.targets_NL, self.filter_NL = data.train.targets_NL, data.train.filter_NL
+        self.exclude_NL = (self.targets_NL.astype(bool) + self.filter_NL.astype(bool)).tocsr()
+        self.rows_N = np.flatnonzero(np.diff(self.targets_NL.indptr))
+        de_share = self.settings.objective.de_share
+        shares = {"de": de_share, "clf": 1 - de_share} if len(heads) > 1 else dict.fromkeys(heads, 1.0)
+        self.terms = {name: HeadTerm(config.objective(name), shares[name]) for name in heads}
+        self.all_labels = any(term.objective.needs_all for term in self.terms.values())
+        self.label_weight_L = self._label_weights()
+
+        steps_per_epoch = math.ceil(len(self.rows_N) / self.sampler.batch_size)
+        self.steps_per_epoch = steps_per_epoch
+        self.steps = self.settings.epochs * steps_per_epoch
+        self.optimizers = Optimizers(self.model, self.settings.optim, self.steps, steps_per_epoch)
+        if self.settings.compile:
+            self.model.encoder.compile()
+
+    def fit(self, log: Callable[[Record], None], display: Display, after_epoch: Callable[[int], None]) -> None:
+        """Train; `log` takes the record of every step, `after_epoch` is called with the number of epochs done."""
+        step = 0
+        view: View | None = None
+        for epoch in range(self.settings.epochs):
+            if self._refresh_due(epoch):
+                display.note(f"epoch {epoch + 1}: refreshing clusters and negatives")
+                view = self.refresh(epoch)
+            plan = self.sampler.plan(self.rows_N, epoch, view, self.keys)
+            prepared = ahead(lambda item: self.prepare(*item), enumerate(plan, start=step))
+            for number, (batch, query_chunks, label_chunks) in enumerate(prepared, start=1):
+                started = time.perf_counter()
+                loss, norm, values = self.train_step(step, batch, self.on_device(batch, query_chunks, label_chunks))
+                record = {
+                    "event": "step",
+                    "epoch": epoch,
+                    "step": step,
+                    "last_of_epoch": number == len(plan),
+                    "loss": loss,
+                    "gradient_norm": norm,
+                    "terms": values,
+                    "queries": len(batch.rows_Q),
+                    "pool": len(batch.labels_P),
+                    "positives": len(batch.positives[0]) / max(len(batch.rows_Q), 1),
+                    "dropped": batch.dropped,
+                    "seconds": time.perf_counter() - started,
+                }
+                log(record)
+                display.step(record)
+                step += 1
+            after_epoch(epoch + 1)
+        self.model.settle()
+
+    def _refresh_due(self, epoch: int) -> bool:
+        wanted = self.sampler.needs_view or self.miner.needs_view
+        return wanted and epoch > 0 and epoch % self.settings.refresh_every == 0
+
+    def refresh(self, epoch: int) -> View:
+        """Look at all queries and labels with the current model; mine negatives from what it sees."""
+        chunk = self.settings.encode.search_chunk
+        head = "de" if "de" in self.terms else self.model.head_names[0]
+        queries = self.model.query_vectors(self.query_tokens, chunk)[head]
+        labels = self.model.label_vectors(self.label_tokens, chunk)[head]
+        view = View(epoch, queries.cpu().numpy(), labels.cpu().numpy())
+        if self.miner.needs_view:
+            depth = max(self.settings.pool.eta, 1) * self.settings.refresh_every
+            self.miner.refresh(view, self.exclude_NL, depth, self.keys)
+        return view
+
+    def prepare(self, step: int, rows: NDArray[np.int64]) -> tuple[Batch, list[Tokens], list[Tokens]]:
+        """On the host: the label pool of these queries, and the tokens of both sides in chunks."""
+        pool = self.settings.pool
+        mined_QE = self.miner.sample(rows, pool.eta, self.exclude_NL, self.keys.rng("negatives", step))
+        rng = self.keys.rng("pool", step)
+        batch = build_batch(
+            rows, self.targets_NL, self.filter_NL, mined_QE, pool.beta, pool.cap, rng, all_labels=self.all_labels
+        )
+        label_chunks = self._chunks(self.label_tokens, batch.labels_P) if self.model.reads_label_texts else []
+        return batch, self._chunks(self.query_tokens, batch.rows_Q), label_chunks
+
+    def _chunks(self, tokens: Ragged, rows: NDArray[np.int64]) -> list[Tokens]:
+        size = self.settings.encode.chunk or max(len(rows), 1)
+        starts = range(0, len(rows), size)
+        return [self.model.encoder.collate(tokens.take(rows[start : start + size])) for start in starts]
+
+    def on_device(self, batch: Batch, query_chunks: list[Tokens], label_chunks: list[Tokens]) -> DeviceBatch:
+        """The prepared batch as tensors on the device of the run."""
+        y_QP, ignore_QP = dense(batch, self.device)
+        labels_P = torch.from_numpy(batch.labels_P).to(self.device)
+        return DeviceBatch(
+            query_chunks=[to_device(chunk, self.device) for chunk in query_chunks],
+            label_chunks=[to_device(chunk, self.device) for chunk in label_chunks],
+            labels_P=labels_P,
+            y_QP=y_QP,
+            ignore_QP=ignore_QP,
+            label_weight_P=None if self.label_weight_L is None else self.label_weight_L[labels_P],
+        )
+
+    def train_step(self, step: int, batch: Batch, tensors: DeviceBatch) -> tuple[float, float, dict[str, float]]:
+        """Forward, backward and update; refuses to update from a number that is not finite."""
+        if not len(batch.rows_Q):
+            return 0.0, 0.0, {}
+        loss, values = self.compute(step, tensors)
+        norm = self.optimizers.clip()
+        numbers = torch.stack([loss, norm, *values.values()]).tolist()
+        if not math.isfinite(numbers[0]) or not math.isfinite(numbers[1]):
+            raise self._diverged(step, batch, dict(zip(("loss", "gradient norm", *values), numbers, strict=True)))
+        self.optimizers.step()
+        return numbers[0], numbers[1], dict(zip(values, numbers[2:], strict=True))
+
+    def compute(self, step: int, tensors: DeviceBatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """The loss of a batch and its parts, gradients left in the parameters."""
+        self.model.train()
+
+        def seed_for(purpose: str, chunk: int) -> int:
+            return self.keys.seed_for(purpose, step, chunk)
+
+        return forward_backward(self.model, tensors, self.terms, seed_for, self.autocast)
+
+    def _diverged(self, step: int, batch: Batch, numbers: Mapping[str, float]) -> DivergedError:
+        bad = ", ".join(name for name, value in numbers.items() if not math.isfinite(value))
+        where = f"queries {batch.rows_Q[:5].tolist()}..., {len(batch.labels_P)} labels in the pool"
+        hint = "weights are those of the step before; try a smaller learning rate or a larger temperature"
+        error = DivergedError(Problem(f"step {step}", f"{bad} not finite ({where})", hint))
+        error.details = {
+            "step": step,
+            "values": {name: repr(value) for name, value in numbers.items()},
+            "rows": batch.rows_Q.tolist(),
+            "labels": batch.labels_P.tolist(),
+        }
+        return error
+
+    def _label_weights(self) -> torch.Tensor | None:
+        if self.settings.objective.label_weights == "none":
+            return None
+        weights_L = inverse_propensity(self.targets_NL, *propensity_parameters(self.data.name))
+        return torch.from_numpy(weights_L / weights_L.mean()).float().to(self.device)
+
+
+def ahead(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """`map`, with the next result computed in a thread while the current one is used."""
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        pending: Future[Result] | None = None
+        for item in items:
+            following = pool.submit(function, item)
+            if pending is not None:
+                yield pending.result()
+            pending = following
+        if pending is not None:
+            yield pending.result()
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is cuda where there is one, else the cpu; a device that is not there is refused."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError(Problem(f"device={name}", "no such device", "use auto, cpu, cuda or cuda:N")) from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        found = f"{torch.cuda.device_count()} CUDA devices found"
+        raise ConfigError(Problem(f"device={name}", found, "use device=cpu or device=auto"))
+    return device
+
+
+def autocast_for(device: torch.device, precision: str) -> Callable[[], contextlib.AbstractContextManager[object]]:
+    """The context that the products of a step run in."""
+    if precision == "float32" or (precision == "auto" and device.type != "cuda"):
+        return contextlib.nullcontext
+    return partial(torch.autocast, device.type, dtype=torch.bfloat16)
