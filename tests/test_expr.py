@@ -121,7 +121,9 @@ def test_lists_all_problems_at_once():
     assert [problem.message.split(":")[0].split()[1] for problem in caught.value.problems] == ["1", "7", "12", "21"]
 
 
-@pytest.mark.parametrize("text", ["(" * 150 + "ds" + ")" * 150, "-" * 990 + "1", "a" + "()" * 490, "a(" * 190 + ")" * 190])
+@pytest.mark.parametrize(
+    "text", ["(" * 150 + "ds" + ")" * 150, "-" * 990 + "1", "a" + "()" * 490, "a(" * 190 + ")" * 190]
+)
 def test_deep_nesting_is_read_or_refused(text):
     try:
         assert parse_expression(text) == [TermSpec("ds")]
@@ -136,7 +138,7 @@ def test_long_chains_need_no_deep_stack():
 
 names = st.sampled_from(["ds", "bce", "supcon", "pml.SupConLoss", "a.b.c"])
 numbers = st.integers(-(10**6), 10**6) | st.floats(allow_nan=False, allow_infinity=False)
-texts = st.text(st.characters(codec="utf-8", exclude_characters="#"), max_size=8)
+texts = st.text("ab1 +()'\"\\\n\0é€\u3000\ud800", max_size=8)
 options = st.dictionaries(st.sampled_from(["temperature", "margin", "x"]), numbers | texts | st.booleans() | st.none())
 
 
@@ -160,8 +162,48 @@ def test_round_trip(terms):
         assert parse_expression(text) == terms
 
 
-FRAGMENTS = ["ds", "bce", "+", "*", "-", "(", ")", "0.5", "1e999", ".", ",", "=", "'", '"', "**", " ", "psl", "x=", ":=", "\\"]
-FRAGMENTS += ["[", "]", "{", "}", "lambda", "await", "yield", "@", "f'{", "0x", "1_0", "\n", "\0", "é", "not ", "\ud800", "%", "None"]
+FRAGMENTS = [
+    "ds",
+    "bce",
+    "+",
+    "*",
+    "-",
+    "(",
+    ")",
+    "0.5",
+    "1e999",
+    ".",
+    ",",
+    "=",
+    "'",
+    '"',
+    "**",
+    " ",
+    "psl",
+    "x=",
+    ":=",
+    "\\",
+]
+FRAGMENTS += [
+    "[",
+    "]",
+    "{",
+    "}",
+    "lambda",
+    "await",
+    "yield",
+    "@",
+    "f'{",
+    "0x",
+    "1_0",
+    "\n",
+    "\0",
+    "é",
+    "not ",
+    "\ud800",
+    "%",
+    "None",
+]
 
 
 @settings(max_examples=300, deadline=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -131,6 +131,9 @@ class _Cells:
         ignore_PQ = None if self.ignore_QP is None else self.ignore_QP.T
         return _Cells(self.s_QP.T, self.y_QP.T, ignore_PQ, None if self.label_weight is None else self.label_weight.T)
 
+    def weighed(self, w_QP: Tensor) -> Tensor:
+        return w_QP if self.label_weight is None else w_QP * self.label_weight
+
 
 def _check_shapes(s_QP: Tensor, y_QP: Tensor, ignore_QP: Tensor | None, label_weight_P: Tensor | None) -> None:
     if s_QP.ndim != 2 or not s_QP.is_floating_point():
@@ -146,26 +149,23 @@ def _multiclass(term: Term, cells: _Cells) -> Tensor:
     w_QP = term.reduction.weights(cells.y_QP)
     s_QP = cells.s_QP if cells.ignore_QP is None else cells.s_QP.masked_fill(cells.ignore_QP, -math.inf)
     l_QP = term.loss.terms(s_QP, term.reduction.targets(cells.y_QP))
-    return _weighted_mean(l_QP, w_QP, term.reduction, cells)
+    return _total(l_QP, cells.weighed(w_QP)) / term.reduction.normaliser(w_QP)
 
 
 def _binary(term: Term, cells: _Cells) -> Tensor:
     reduction = term.reduction if term.reduction.accepts == "binary" else Ova()
     w_QP = reduction.weights(cells.y_QP)
-    s_QP = cells.s_QP
     if cells.ignore_QP is not None:
         w_QP = w_QP.masked_fill(cells.ignore_QP, 0)
-        s_QP = s_QP.masked_fill(cells.ignore_QP, 0)  # a finite score keeps NaN out of the gradient
+    weighed_QP = cells.weighed(w_QP)
+    s_QP = cells.s_QP.masked_fill(weighed_QP == 0, 0)  # stops the gradient, which 0 * inf would make NaN
     l_QP = term.loss.terms(s_QP, reduction.targets(cells.y_QP))
-    return _weighted_mean(l_QP, w_QP, reduction, cells)
+    return _total(l_QP, weighed_QP) / reduction.normaliser(w_QP)
 
 
-def _weighted_mean(l_QP: Tensor, w_QP: Tensor, reduction: Reduction, cells: _Cells) -> Tensor:
-    """Pairs without a weight give exactly 0, whatever their loss is (0 * inf is not 0)."""
-    normaliser = reduction.normaliser(w_QP)
-    if cells.label_weight is not None:
-        w_QP = w_QP * cells.label_weight
-    return (w_QP * l_QP.masked_fill(w_QP == 0, 0)).sum() / normaliser
+def _total(l_QP: Tensor, w_QP: Tensor) -> Tensor:
+    """The weighted sum, in which pairs without a weight are 0 even if their loss is not finite."""
+    return (w_QP * l_QP.masked_fill(w_QP == 0, 0)).sum()
 
 
 def objective(
@@ -215,7 +215,8 @@ def build_objective(
     Raises:
         ConfigError: with all problems.
     """
-    built, problems = _build_terms(terms, reduction, get, reduction_options or {}, where)
+    builder = _Builder(get, reduction, reduction_options or {}, where)
+    built, problems = builder.build(terms), builder.problems
     if temperature is not None and not 0 < temperature < math.inf:
         problems.append(Problem("temperature", f"is {temperature}", "a number above 0"))
     if not 0 <= q2l_share <= 1:
@@ -233,56 +234,62 @@ def check_terms(
     where: str = "",
 ) -> list[Problem]:
     """What is wrong with the terms: unknown names and options, bad values, a loss that its reduction does not take."""
-    return _build_terms(terms, reduction, get, reduction_options or {}, where)[1]
+    builder = _Builder(get, reduction, reduction_options or {}, where)
+    builder.build(terms)
+    return builder.problems
 
 
-def _build_terms(
-    specs: Sequence[TermSpec], reduction: str, get: GetPart, reduction_options: Mapping[str, Any], where: str
-) -> tuple[list[Term], list[Problem]]:
-    terms: list[Term] = []
-    problems: list[Problem] = []
-    for spec in specs:
-        key = f"{where}.{spec.name}" if where else spec.name
-        loss: Loss | None = None
-        reduced: Reduction | None = None
-        try:
-            loss = make_part(_find(get, "loss", spec.name, spec, where), spec.options, key)
-        except ConfigError as error:
-            problems += error.problems
-        try:
-            reduced = _make_reduction(spec, reduction, reduction_options, get, where)
-        except ConfigError as error:
-            problems += error.problems
+@dataclass
+class _Builder:
+    """Makes terms from names, and notes everything that is wrong on the way."""
+
+    get: GetPart
+    reduction: str  # of the terms that name none
+    reduction_options: Mapping[str, Any]
+    where: str  # the key of the expression
+    problems: list[Problem] = field(default_factory=list)
+
+    def build(self, specs: Sequence[TermSpec]) -> list[Term]:
+        terms = [term for spec in specs if (term := self._term(spec)) is not None]
+        self.problems = list(dict.fromkeys(self.problems))  # a bad default reduction is met at every term
+        return terms
+
+    def _term(self, spec: TermSpec) -> Term | None:
+        loss: Loss | None = self._part("loss", spec.name, spec.options, spec)
+        reduction: Reduction | None
+        if spec.reduction is None:
+            reduction = self._part("reduction", self.reduction, self.reduction_options, None)
+        else:
+            reduction = self._part("reduction", spec.reduction, spec.reduction_options, spec)
         if not 0 <= spec.weight < math.inf:
-            problems.append(Problem(f"{key}.weight", f"is {spec.weight}", "a weight is a number of at least 0"))
-        if loss is None or reduced is None:
-            continue
-        if loss.kind == "multiclass" and reduced.accepts == "binary":
-            problems.append(_wrong_kind(spec, spec.reduction or reduction, where))
-        terms.append(Term(spec.name, spec.weight, loss, reduced))
-    return terms, list(dict.fromkeys(problems))
+            self._note(f"{self._key(spec.name)}.weight", f"is {spec.weight}", "a weight is a number of at least 0")
+        if loss is None or reduction is None:
+            return None
+        if loss.kind == "multiclass" and reduction.accepts == "binary":
+            reason = (
+                f"column {spec.column}: {(spec.reduction or self.reduction)!r} reduces binary losses (each label by "
+                f"itself), and {spec.name!r} is a multi-class loss (a positive against the other candidates)"
+            )
+            self._note(self.where, reason, "take a reduction such as psl, or a loss such as bce")
+        return Term(spec.name, spec.weight, loss, reduction)
 
+    def _part(self, kind: str, name: str, options: Mapping[str, Any], spec: TermSpec | None) -> Any:
+        """A part named in a term of the expression, or beside the expression; None if there is no such part."""
+        try:
+            cls = self.get(kind, name)
+        except ConfigError as error:
+            for problem in error.problems:
+                message = f"column {spec.column}: {problem.message}" if spec else problem.message
+                self._note(self.where if spec else kind, message, problem.hint)
+            return None
+        try:
+            return make_part(cls, options, self._key(name) if spec else kind)
+        except ConfigError as error:
+            self.problems += error.problems
+            return None
 
-def _make_reduction(
-    spec: TermSpec, default: str, default_options: Mapping[str, Any], get: GetPart, where: str
-) -> Reduction:
-    if spec.reduction is None:
-        return make_part(get("reduction", default), default_options, "reduction")
-    return make_part(_find(get, "reduction", spec.reduction, spec, where), spec.reduction_options, spec.reduction)
+    def _key(self, name: str) -> str:
+        return f"{self.where}.{name}" if self.where else name
 
-
-def _find(get: GetPart, kind: str, name: str, spec: TermSpec, where: str) -> type:
-    """The class of a part that an expression names; if there is none, the message says where it is named."""
-    try:
-        return get(kind, name)
-    except ConfigError as error:
-        found = [Problem(where, f"column {spec.column}: {problem.message}", problem.hint) for problem in error.problems]
-        raise ConfigError(*found) from None
-
-
-def _wrong_kind(spec: TermSpec, reduction: str, where: str) -> Problem:
-    reason = (
-        f"{reduction!r} reduces binary losses (each label by itself), and {spec.name!r} is "
-        "a multi-class loss (a positive against the other candidates)"
-    )
-    return Problem(where, f"column {spec.column}: {reason}", "take a reduction such as psl, or a loss such as bce")
+    def _note(self, where: str, message: str, hint: str) -> None:
+        self.problems.append(Problem(where, message, hint))

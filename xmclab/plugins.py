@@ -268,9 +268,9 @@ def load_registry(environment: Mapping[str, str]) -> Registry:
 
 
 def _entry_points() -> Iterator[tuple[Origin, metadata.EntryPoint]]:
-    for entry in sorted(metadata.entry_points(group=PROJECT), key=lambda entry: entry.name):
-        if entry.dist is not None:
-            yield Origin(entry.name, entry.dist.name, entry.dist.version), entry
+    entries = [(entry.name, entry.dist, entry) for entry in metadata.entry_points(group=PROJECT)]
+    found = [(Origin(name, dist.name, dist.version), entry) for name, dist, entry in entries if dist is not None]
+    yield from sorted(found, key=lambda pair: (pair[0].plugin, pair[0].distribution))
 
 
 def _selection(limit: str | None, origins: Iterable[Origin]) -> tuple[list[Origin], list[Problem]]:
@@ -462,8 +462,10 @@ def _checked(claim: Claim, cls: Any) -> type[Any]:
     if inspect.isabstract(cls):
         missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
         raise _fault(claim.origin, f"{what} lacks methods of its interface: {missing}")
-    with _guarded(claim.origin, what):
+    try:
         options_of(cls)
+    except PluginError as error:
+        raise _fault(claim.origin, f"{what}: {error}") from error
     return cls
 
 

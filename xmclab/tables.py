@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 TableOptimizer = Literal["adamw", "adagrad", "sgd"]
+TINY = 1e-30  # a decay beyond everything still leaves a logarithm
 
 
 class RowTable(nn.Module):
@@ -66,6 +67,18 @@ class RowTable(nn.Module):
         return torch.full((), self.owed, dtype=self.paid.dtype, device=self.paid.device)
 
 
+def merged(gradient: Tensor) -> Tensor:
+    """The sparse gradient of a table with several lookups of a row added up."""
+    # Sorting has no meaning on the meta device, which only follows shapes and devices.
+    return gradient if gradient.is_meta else gradient.coalesce()
+
+
+def rows_of(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """(ids_P, g_PD) of the sparse gradient of a table, each id once."""
+    gradient = merged(gradient)
+    return gradient._indices()[0], gradient._values()
+
+
 class RowOptimizer(torch.optim.Optimizer):
     """Updates the rows of `RowTable`s that have a gradient, and leaves the others alone.
 
@@ -91,15 +104,14 @@ class RowOptimizer(torch.optim.Optimizer):
             for weight in group["params"]:
                 table = self._tables[weight]
                 if group["decay"]:
-                    table.owe(1.0 - group["lr"] * group["decay"])
+                    table.owe(max(1.0 - group["lr"] * group["decay"], TINY))
                 state = self.state[weight]
                 state["step"] = state.get("step", 0) + 1
                 if weight.grad is None:
                     continue
-                gradient = weight.grad.coalesce()
-                ids_P = gradient.indices()[0]
+                ids_P, g_PD = rows_of(weight.grad)
                 table.settle(ids_P)
-                update_PD = self._update(table.optimizer, weight, state, ids_P, gradient.values(), group)
+                update_PD = self._update(table.optimizer, weight, state, ids_P, g_PD, group)
                 weight.index_add_(0, ids_P, update_PD, alpha=-group["lr"])
 
     @staticmethod

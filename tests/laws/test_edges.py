@@ -16,9 +16,9 @@ from torch import Tensor
 import xmclab
 from xmclab.objectives import Objective
 
-PAIRINGS = [(loss, reduction) for loss in ("ds", "supcon", "softmax") for reduction in ("pol", "pal", "pal_n", "psl")] + [
-    ("bce", reduction) for reduction in ("ova", "ova_n", "psl")
-]
+PAIRINGS = [
+    (loss, reduction) for loss in ("ds", "supcon", "softmax") for reduction in ("pol", "pal", "pal_n", "psl")
+] + [("bce", reduction) for reduction in ("ova", "ova_n", "psl")]
 each_pairing = pytest.mark.parametrize(("loss", "reduction"), PAIRINGS)
 
 

@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
+
 from xmclab_bce.loss import BinaryCrossEntropy
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+
 from xmclab_ds.loss import DecoupledSoftmax
 
 

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from xmclab.api import Loss
 from xmclab_bce.loss import BinaryCrossEntropy
 from xmclab_ds.loss import DecoupledSoftmax
 from xmclab_supcon.loss import Softmax, SupCon
-from xmclab.api import Loss
 
 LOSSES = [DecoupledSoftmax(), SupCon(), Softmax(), BinaryCrossEntropy()]
 each_loss = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)

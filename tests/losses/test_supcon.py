@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+
 from xmclab_supcon.loss import Softmax, SupCon
 
 

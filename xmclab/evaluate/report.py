@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -17,10 +18,10 @@ def print_table(console: Console, title: str, searches: Scores, baselines: Score
     rows = {**baselines, **searches}
     columns = [name for name in COLUMNS if any(name in row for row in rows.values())]
     best = {column: max(row.get(column, 0.0) for row in rows.values()) for column in columns}
-    table = Table(title=title, title_justify="left")
-    table.add_column("search")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    table.add_column("search", no_wrap=True)
     for column in columns:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for name, row in rows.items():
         cells = [f"{row[c]:.2f}" if c in row else "" for c in columns]
         marked = [f"[bold]{cell}[/]" if row.get(c) == best[c] else cell for c, cell in zip(columns, cells, strict=True)]

@@ -45,7 +45,7 @@ class Display:
 
     def note(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(text, style="dim", markup=False, highlight=False)
+        self.console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
     def step(self, record: Mapping[str, Any]) -> None:
         """Show a step's record: on a terminal at once, in a log every few seconds and at the end of an epoch."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from xmclab.schema import OptimSettings
-from xmclab.tables import RowOptimizer
+from xmclab.tables import RowOptimizer, merged, rows_of
 from xmclab.train.model import Model
 
 
@@ -78,8 +78,8 @@ class Optimizers:
                     if parameter.grad is None:
                         continue
                     if parameter.grad.is_sparse:
-                        parameter.grad = parameter.grad.coalesce()
-                        gradients.append(parameter.grad.values())
+                        parameter.grad = merged(parameter.grad)
+                        gradients.append(rows_of(parameter.grad)[1])
                     else:
                         gradients.append(parameter.grad)
         return gradients

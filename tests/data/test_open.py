@@ -1,0 +1,124 @@
+"""Opening data sets by name or folder."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from xmclab.data import open_dataset
+from xmclab.errors import DataError
+from xmclab.plugins import default_registry
+
+EMBEDDED = Path(sys.modules["xmclab.data"].__file__ or "").parent / "embedded"
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "positives", "filters"),
+    [
+        ("debian", (18_764, 5_710, 17_882), (3.87, 3.49), (7_972, 8_362)),
+        ("tiny", (1_262, 399, 922), (2.81, 2.78), (173, 118)),
+    ],
+)
+def test_embedded_sets_are_as_documented(
+    name: str,
+    sizes: tuple[int, ...],
+    positives: tuple[float, ...],
+    filters: tuple[int, ...],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    data = open_dataset(name, "title", default_registry())
+    assert data.name == name
+    assert (len(data.train), len(data.test), data.num_labels) == sizes
+    means = [round(split.targets_NL.nnz / len(split), 2) for split in (data.train, data.test)]
+    assert means == list(positives)
+    assert (data.train.filter_NL.nnz, data.test.filter_NL.nnz) == filters
+    assert data.test.targets_NL.multiply(data.test.filter_NL).nnz == 0
+    assert np.bincount(data.train.targets_NL.indices, minlength=data.num_labels).min() >= 1
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("name", ["debian", "tiny"])
+def test_embedded_sets_state_provenance_and_licence(name: str) -> None:
+    readme = (EMBEDDED / name / "README.md").read_text()
+    assert "rovenance" in readme
+    assert "icence" in readme
+
+
+def test_a_folder_is_read_like_a_name(tmp_path: Path) -> None:
+    shutil.copytree(EMBEDDED / "tiny", tmp_path / "my data é")
+    by_folder = open_dataset(str(tmp_path / "my data é"), "title", default_registry())
+    by_name = open_dataset("tiny", "title", default_registry())
+    assert by_folder.name == "my data é"
+    assert by_folder.fingerprint == by_name.fingerprint
+
+
+def test_a_name_goes_before_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tiny").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert open_dataset("tiny", "title", default_registry()).num_labels == 922
+    with pytest.raises(DataError, match="no reader knows"):
+        open_dataset("./tiny", "title", default_registry())
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("debain", r"data=debain: no data set of this name, and no such folder \(did you mean 'debian'\?\)"),
+        ("qqqq", r"no data set of this name, and no such folder \(known: debian, tiny\)"),
+        ("./debian/nothing", r"data=\./debian/nothing: no such folder \(data sets known by name: debian, tiny\)"),
+        ("", "no such folder"),
+        (__file__, "a file, not a folder"),
+    ],
+)
+def test_sources_that_do_not_exist(source: str, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        open_dataset(source, "title", default_registry())
+    assert caught.value.exit_code == 3
+
+
+def test_a_folder_that_no_reader_knows(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no reader knows the files of this folder") as caught:
+        open_dataset(str(tmp_path), "title", default_registry())
+    assert "lf_json: Label-feature sets: `trn.json.gz`, `tst.json.gz` and `lbl.json.gz`" in str(caught.value)
+
+
+PLUGIN = '''
+from dataclasses import dataclass
+import xmclab
+from xmclab.api import Reader
+from xmclab.errors import DataError
+
+@dataclass
+class Unicorn(Reader):
+    """Looks for unicorn.txt."""
+
+    def matches(self, folder):
+        return (folder / "unicorn.txt").exists()
+
+    def read(self, folder):
+        raise DataError(f"{self.text} of {folder.name}")
+
+@xmclab.hookimpl
+def xmclab_parts():
+    return [xmclab.part("reader", "unicorn", Unicorn)]
+'''
+
+
+def test_a_plugin_reader_gets_the_folders_it_knows_and_the_text_choice(tmp_path: Path) -> None:
+    (tmp_path / "unicorns.py").write_text(PLUGIN)
+    registry = default_registry().with_file(tmp_path / "unicorns.py")
+    with pytest.raises(DataError, match=r"unicorn: Looks for unicorn\.txt\."):
+        open_dataset(str(tmp_path), "title", registry)
+    (tmp_path / "unicorn.txt").touch()
+    with pytest.raises(DataError, match=rf"title\+content of {tmp_path.name}"):
+        open_dataset(str(tmp_path), "title+content", registry)
+
+
+def test_import_does_not_load_torch() -> None:
+    code = "import sys, xmclab.data; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,283 @@
+"""Objectives: built by names, summed over terms and directions, and what is said about a wrong expression."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+import xmclab
+from xmclab.api import BinaryLoss, Loss, MultiClassLoss, Reduction
+from xmclab.errors import ConfigError, PluginError
+from xmclab.expr import TermSpec, parse_expression
+from xmclab.objectives import Objective, Term, build_objective, check_terms
+from xmclab.plugins import default_registry
+from xmclab.reductions.ova import Ova
+from xmclab.reductions.psl import Psl
+
+
+@pytest.fixture
+def batch() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(5, 7, dtype=torch.float64), torch.rand(5, 7) < 0.4
+
+
+def test_terms_are_added_with_their_weights(batch):
+    value = xmclab.objective("0.7*ds+0.3*bce", reduction="psl", temperature=0.05)(*batch)
+    ds, bce = (xmclab.objective(loss, temperature=0.05)(*batch) for loss in ("ds", "bce"))
+    torch.testing.assert_close(value, 0.7 * ds + 0.3 * bce)
+    assert value.shape == ()
+
+
+def test_a_temperature_is_the_losss_own_else_the_objectives_else_one(batch):
+    s_QP, y_QP = batch
+    found = xmclab.objective("supcon(temperature=0.1)+bce", temperature=0.5)(s_QP, y_QP)
+    expected = xmclab.objective("supcon")(s_QP / 0.1, y_QP) + xmclab.objective("bce")(s_QP / 0.5, y_QP)
+    torch.testing.assert_close(found, expected)
+
+
+def test_symmetric_is_the_mean_of_both_directions_and_bce_has_none(batch):
+    s_QP, y_QP = batch
+    ds, bce = xmclab.objective("ds"), xmclab.objective("bce")
+    symmetric = xmclab.objective("ds+bce", symmetric=True)(s_QP, y_QP)
+    torch.testing.assert_close(symmetric, (ds(s_QP, y_QP) + ds(s_QP.T, y_QP.T)) / 2 + bce(s_QP, y_QP))
+    mixed = xmclab.objective("ds", q2l_share=0.3)(s_QP, y_QP)
+    torch.testing.assert_close(mixed, 0.3 * ds(s_QP, y_QP) + 0.7 * ds(s_QP.T, y_QP.T))
+
+
+def test_parts_name_every_term_and_direction_and_add_up(batch):
+    objective = xmclab.objective("0.5*ds+2*bce", q2l_share=0.25)
+    parts = objective.parts(*batch)
+    assert [(part.term, part.direction) for part in parts] == [("ds", "q2l"), ("ds", "l2q"), ("bce", "cells")]
+    for part, factor in zip(parts, (0.5 * 0.25, 0.5 * 0.75, 2.0), strict=True):
+        torch.testing.assert_close(part.weighted, factor * part.value)
+    torch.testing.assert_close(sum(part.weighted for part in parts), objective(*batch))
+    assert [part.direction for part in xmclab.objective("ds").parts(*batch)] == ["q2l"]
+    assert [part.direction for part in xmclab.objective("ds", q2l_share=0.0).parts(*batch)] == ["l2q"]
+
+
+def test_a_term_may_have_a_reduction_of_its_own(batch):
+    found = xmclab.objective("pal(ds)+supcon+ova_n(bce)", reduction="psl")(*batch)
+    alone = [("ds", "pal"), ("supcon", "psl"), ("bce", "ova_n")]
+    torch.testing.assert_close(found, sum(xmclab.objective(loss, reduction=name)(*batch) for loss, name in alone))
+
+
+@pytest.mark.parametrize(
+    ("expression", "reduction", "needs_all"),
+    [
+        ("ds+bce", "psl", False),
+        ("ds", "pol", False),
+        ("bce", "psl", False),
+        ("ds", "pal", True),
+        ("ds", "pal_n", True),
+        ("bce", "ova", True),
+        ("ds+ova_n(bce)", "psl", True),
+        ("psl(ds)+bce", "ova", True),
+    ],
+)
+def test_needs_all_labels_if_any_term_does(expression, reduction, needs_all):
+    assert xmclab.objective(expression, reduction=reduction).needs_all is needs_all
+
+
+def test_options_of_the_default_reduction(batch):
+    s_QP, y_QP = batch
+    get = default_registry().get
+    objective = build_objective([TermSpec("bce")], "ova", None, 1.0, get, reduction_options={"cells": "sum"})
+    torch.testing.assert_close(
+        objective(s_QP, y_QP), binary_cross_entropy_with_logits(s_QP, y_QP.double(), reduction="sum")
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("positives", [torch.bool, torch.int64, torch.float16, torch.float32, torch.float64])
+def test_any_float_scores_and_any_positives(batch, dtype, positives):
+    s_QP, y_QP = batch
+    objective = xmclab.objective("ds+bce", symmetric=True)
+    value = objective(s_QP.to(dtype), y_QP.to(positives))
+    assert value.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    torch.testing.assert_close(value, objective(s_QP.to(dtype).to(value.dtype), y_QP))
+
+
+@pytest.mark.parametrize("reduction", ["pol", "pal", "pal_n", "psl"])
+def test_every_tensor_is_made_on_the_device_of_the_scores(reduction):
+    s_QP = torch.empty(3, 4, device="meta", requires_grad=True)
+    y_QP = torch.empty(3, 4, device="meta", dtype=torch.bool)
+    weight_P = torch.empty(4, device="meta")
+    objective = xmclab.objective("ds+supcon+bce", reduction, symmetric=True)
+    objective(s_QP, y_QP, ignore_QP=y_QP, label_weight_P=weight_P).backward()
+    assert s_QP.grad.device.type == "meta"
+    xmclab.objective("ova_n(bce)")(s_QP, y_QP, ignore_QP=y_QP, label_weight_P=weight_P).backward()
+
+
+def test_label_weights_scale_pairs_and_not_the_number_of_anchors(batch):
+    s_QP, _ = batch
+    y_QP = torch.eye(5, 7, dtype=torch.bool)
+    weight_P = torch.tensor([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+    rows_Q = cross_entropy(s_QP, torch.arange(5), reduction="none")
+    found = xmclab.objective("supcon")(s_QP, y_QP, label_weight_P=weight_P)
+    torch.testing.assert_close(found, (rows_Q * weight_P[:5]).sum() / 5)
+    columns_P = cross_entropy(s_QP.T[:5], torch.arange(5), reduction="none")
+    found = xmclab.objective("supcon", q2l_share=0.0)(s_QP, y_QP, label_weight_P=weight_P)
+    torch.testing.assert_close(found, (columns_P * weight_P[:5]).sum() / 5)
+
+
+def test_an_ignored_positive_is_no_positive(batch):
+    s_QP, y_QP = batch
+    ignore_QP = torch.rand(5, 7) < 0.3
+    for expression in ("ds", "supcon", "bce", "ova_n(bce)"):
+        objective = xmclab.objective(expression, symmetric=True)
+        with_positives = objective(s_QP, y_QP | ignore_QP, ignore_QP=ignore_QP)
+        assert torch.equal(with_positives, objective(s_QP, y_QP & ~ignore_QP, ignore_QP=ignore_QP))
+
+
+@dataclass
+class Logarithm(BinaryLoss):
+    """Not finite, in value and gradient, for scores of 0 or less."""
+
+    def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
+        return (s_QP + 1).log()
+
+
+@dataclass
+class OnlyPositives(MultiClassLoss):
+    """Infinite away from the positives."""
+
+    def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
+        return torch.where(y_QP > 0, s_QP.logsumexp(dim=1, keepdim=True) - s_QP, math.inf)
+
+
+def test_ignored_cells_of_a_binary_loss_give_exactly_nothing():
+    s_QP = torch.tensor([[1.0, -1.0], [-5.0, 3.0]], requires_grad=True)
+    ignore_QP = torch.tensor([[False, True], [True, False]])
+    value = Objective([Term("log", 1.0, Logarithm(), Ova())])(s_QP, torch.zeros(2, 2), ignore_QP=ignore_QP)
+    value.backward()
+    assert float(value.detach()) == pytest.approx((math.log(2) + math.log(4)) / 2)
+    assert s_QP.grad.tolist() == [[0.25, 0.0], [0.0, 0.125]]
+
+
+def test_labels_of_weight_zero_give_a_binary_loss_exactly_nothing():
+    s_QP = torch.tensor([[1.0, -1.0], [3.0, -1.0]], requires_grad=True)
+    objective = Objective([Term("log", 1.0, Logarithm(), Ova())])
+    value = objective(s_QP, torch.zeros(2, 2), label_weight_P=torch.tensor([1.0, 0.0]))
+    value.backward()
+    assert float(value.detach()) == pytest.approx((math.log(2) + math.log(4)) / 4)
+    assert s_QP.grad.tolist() == [[0.125, 0.0], [0.0625, 0.0]]
+
+
+def test_pairs_without_weight_give_exactly_nothing_even_if_infinite(batch):
+    s_QP, y_QP = batch
+    value = Objective([Term("mine", 1.0, OnlyPositives(), Psl())], q2l_share=0.5)(s_QP.requires_grad_(), y_QP)
+    torch.testing.assert_close(value, xmclab.objective("supcon", symmetric=True)(s_QP, y_QP))
+    (gradient_QP,) = torch.autograd.grad(value, s_QP)
+    assert torch.isfinite(gradient_QP).all()
+
+
+def test_inputs_are_left_as_they_were(batch):
+    s_QP, y_QP = batch
+    before = s_QP.clone(), y_QP.clone()
+    xmclab.objective("ds+bce", symmetric=True)(s_QP, y_QP, ignore_QP=torch.rand(5, 7) < 0.5)
+    assert torch.equal(s_QP, before[0])
+    assert torch.equal(y_QP, before[1])
+
+
+@pytest.mark.parametrize(
+    ("scores", "positives", "more", "reason"),
+    [
+        (torch.zeros(3), torch.zeros(3), {}, "float matrix"),
+        (torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3), {}, "float matrix"),
+        (torch.zeros(2, 3), torch.zeros(2, 1), {}, "positives"),
+        (torch.zeros(2, 3), torch.zeros(2, 3), {"ignore_QP": torch.zeros(1, 3, dtype=torch.bool)}, "ignore"),
+        (torch.zeros(2, 3), torch.zeros(2, 3), {"label_weight_P": torch.ones(2)}, "label weights"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(scores, positives, more, reason):
+    with pytest.raises(ValueError, match=reason):
+        xmclab.objective("ds")(scores, positives, **more)
+
+
+def messages(expression: str, reduction: str = "psl") -> list[str]:
+    problems = check_terms(parse_expression(expression), reduction, default_registry().get, where="loss.clf")
+    return [str(problem) for problem in problems]
+
+
+def test_nothing_is_said_about_a_good_expression():
+    assert messages("0.7*ds+psl(supcon(temperature=0.1))+ova(bce, cells='sum')") == []
+    assert messages("bce", "psl") == []
+
+
+def test_a_multiclass_loss_under_a_binary_reduction_is_refused_with_the_reason():
+    for expression, reduction, column in [("bce+ova(ds)", "psl", 5), ("bce+ds", "ova_n", 5)]:
+        (message,) = messages(expression, reduction)
+        assert message.startswith(f"loss.clf: column {column}: ")
+        assert "reduces binary losses" in message
+        assert "'ds' is a multi-class loss" in message
+        assert "psl" in message
+
+
+def test_all_problems_are_found_at_once_with_suggestions():
+    found = messages("ds+bcee+pssl(supcon(temprature=1))+ova(bce(temperature=-1), cell=1)")
+    assert len(found) == 5
+    assert found[0] == "loss.clf: column 4: unknown loss 'bcee' (did you mean 'bce'?)"
+    assert found[1] == "loss.clf.supcon.temprature: unknown option 'temprature' (did you mean 'temperature'?)"
+    assert found[2] == "loss.clf: column 9: unknown reduction 'pssl' (did you mean 'psl'?)"
+    assert found[3].startswith("loss.clf.bce.temperature: -1 ")
+    assert found[4].startswith("loss.clf.ova.cell: unknown option 'cell' (did you mean 'cells'?)")
+
+
+def test_an_unknown_default_reduction_is_said_once():
+    (message,) = messages("ds+supcon", "pssl")
+    assert message == "reduction: unknown reduction 'pssl' (did you mean 'psl'?)"
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf])
+def test_a_weight_set_beside_the_expression_is_checked(weight):
+    (problem,) = check_terms([TermSpec("ds", weight)], "psl", default_registry().get, where="loss.de")
+    assert problem.where == "loss.de.ds.weight"
+
+
+def test_a_plugin_at_fault_is_its_own_error():
+    def get(kind: str, name: str) -> type:
+        raise PluginError("broken")
+
+    with pytest.raises(PluginError):
+        check_terms([TermSpec("ds")], "psl", get)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "at_fault"),
+    [
+        ({"temperature": 0.0}, "temperature"),
+        ({"temperature": math.inf}, "temperature"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"q2l_share": 1.5}, "q2l_share"),
+        ({"q2l_share": math.nan}, "q2l_share"),
+        ({"q2l_share": 0.5, "symmetric": True}, "q2l_share"),
+        ({"reduction": "ova"}, ""),
+    ],
+)
+def test_objective_refuses_bad_arguments(arguments, at_fault):
+    with pytest.raises(ConfigError) as caught:
+        xmclab.objective("ds", **arguments)
+    assert caught.value.problems[0].where == at_fault
+
+
+def test_parts_of_anybody_take_part():
+    parts: dict[tuple[str, str], type[Loss] | type[Reduction]] = {
+        ("loss", "mine"): OnlyPositives,
+        ("reduction", "r"): Psl,
+    }
+    objective = build_objective(parse_expression("2*mine"), "r", 0.5, 1.0, lambda kind, name: parts[kind, name])
+    s_QP, y_QP = torch.tensor([[1.0, 0.0]]), torch.tensor([[True, False]])
+    assert float(objective(s_QP, y_QP)) == pytest.approx(2 * math.log1p(math.exp(-2.0)))
+
+
+def test_the_example_of_the_docstring():
+    import doctest
+
+    import xmclab.objectives
+
+    assert doctest.testmod(xmclab.objectives).failed == 0

@@ -1,0 +1,234 @@
+"""The loop: deterministic, on one device, and never updating from a number that is not finite."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from xmclab.config import Config, resolve
+from xmclab.data import open_dataset
+from xmclab.errors import ConfigError, DivergedError, StorageError
+from xmclab.plugins import default_registry
+from xmclab.schema import OptimSettings
+from xmclab.train.optim import schedule_factor
+from xmclab.train.run import run
+from xmclab.train.store import load_model
+from xmclab.train.trainer import Trainer, ahead
+
+SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.de.dim=16", "head.clf.dim=16", "sampler.batch_size=256"]
+SMALL += ["epochs=2", "evaluate.baselines=off"]
+QUIET = Console(quiet=True)
+
+
+def config(*overrides: str) -> Config:
+    return resolve([*SMALL, *overrides], default_registry())
+
+
+def trainer(*overrides: str) -> Trainer:
+    settings = config(*overrides)
+    return Trainer(settings, open_dataset("tiny", "title", default_registry()))
+
+
+def one_step(made: Trainer, step: int = 0) -> tuple[float, float, dict[str, float]]:
+    batch, queries, labels = made.prepare(step, made.rows_N[:64])
+    return made.train_step(step, batch, made.on_device(batch, queries, labels))
+
+
+def test_the_same_config_gives_the_same_numbers_twice(tmp_path: Path) -> None:
+    results = [run(config(), default_registry(), tmp_path / name, QUIET) for name in ("a", "b")]
+    assert results[0].metrics == results[1].metrics
+    logs = [[json.loads(line) for line in (r.folder / "metrics.jsonl").open()] for r in results]
+    assert [record["loss"] for record in logs[0] if record["event"] == "step"] == [
+        record["loss"] for record in logs[1] if record["event"] == "step"
+    ]
+    weights = [(r.folder / "model.safetensors").read_bytes() for r in results]
+    assert weights[0] == weights[1]
+    other = run(config("seed=1"), default_registry(), tmp_path / "c", QUIET)
+    assert other.metrics != results[0].metrics
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["sampler=random", "miner=none"],
+        ["sampler=cluster", "miner=ann", "pool.cap=300"],
+        ["encode.chunk=40"],
+        ["reduction=pal_n", "objective.label_weights=propensity"],
+        ["reduction=pol", "loss.clf=supcon+bce", "head.clf.table=adagrad"],
+    ],
+)
+def test_a_step_leaves_no_tensor_behind_on_the_cpu(parts: list[str]) -> None:
+    """On the `meta` device any operation that mixes in a tensor of the CPU raises."""
+    made = trainer("device=meta", *parts)
+    batch, queries, labels = made.prepare(0, made.rows_N[:64])
+    tensors = made.on_device(batch, queries, labels)
+    loss, values = made.compute(0, tensors)
+    norm = made.optimizers.clip()
+    made.optimizers.step()
+    assert {tensor.device.type for tensor in (loss, norm, *values.values(), *made.model.parameters())} == {"meta"}
+
+
+def test_the_meta_device_would_notice() -> None:
+    made = trainer("device=meta")
+    batch, queries, labels = made.prepare(0, made.rows_N[:64])
+    tensors = made.on_device(batch, queries, labels)
+    queries[0]["weight_T"] = torch.ones_like(queries[0]["weight_T"])
+    tensors.query_chunks[0]["features_U"] = queries[0]["features_U"]
+    with pytest.raises(RuntimeError):
+        made.compute(0, tensors)
+
+
+def test_chunks_do_not_change_a_step() -> None:
+    whole, chunked = trainer("head.de.dropout=0", "head.clf.dropout=0"), trainer(
+        "head.de.dropout=0", "head.clf.dropout=0", "encode.chunk=7"
+    )
+    assert one_step(chunked)[0] == pytest.approx(one_step(whole)[0], rel=1e-6)
+    for a, b in zip(whole.model.parameters(), chunked.model.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_training_lowers_the_loss() -> None:
+    made = trainer()
+    first = one_step(made)[0]
+    for step in range(1, 15):
+        last = one_step(made, step)[0]
+    assert last < first
+
+
+def test_a_number_that_is_not_finite_stops_before_the_update(tmp_path: Path) -> None:
+    made = trainer()
+    with torch.no_grad():
+        made.model.head("clf").g2[0].weight[0, 0] = math.nan
+    before = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
+    with pytest.raises(DivergedError, match="step 7.*clf/ds/q2l") as caught:
+        one_step(made, step=7)
+    after = made.model.state_dict()
+    assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in before)
+    assert caught.value.details["step"] == 7
+    assert caught.value.exit_code == 5
+
+
+def test_a_diverged_run_leaves_a_failure_record(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError):
+        run(config("encoder.lr=1e38", "optim.clip=0", "optim.warmup=0"), default_registry(), tmp_path / "out", QUIET)
+    record = json.loads((tmp_path / "out" / "failure" / "step.json").read_text())
+    assert record["rows"] and record["labels"]
+
+
+def test_the_three_learning_rates_reach_their_parameters() -> None:
+    made = trainer("encoder.lr=0.1", "head.de.lr=0.2", "head.clf.lr=0.3", "head.clf.table_lr=0.4", "optim.warmup=0")
+    rates = {}
+    for optimizer in made.optimizers._all:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                rates[id(parameter)] = group["lr"]
+    model = made.model
+    assert rates[id(model.encoder.embedding.weight)] == 0.1
+    assert rates[id(model.head("de").g1[0].weight)] == 0.2
+    assert rates[id(model.head("clf").g2[0].weight)] == 0.3
+    assert rates[id(model.head("clf").psi.weight)] == 0.4
+    assert len(rates) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "middle"), [("cosine", 0.5 * (1 + math.cos(math.pi * 40 / 90))), ("linear", 50 / 90), ("constant", 1.0)]
+)
+def test_schedules_warm_up_and_come_down(schedule: str, middle: float) -> None:
+    factor = schedule_factor(OptimSettings(schedule=schedule, warmup=0.1), steps=100, steps_per_epoch=10)
+    assert factor(0) == pytest.approx(1 / 11)
+    assert factor(10) == 1.0
+    assert factor(50) == pytest.approx(middle)
+    in_epochs = schedule_factor(OptimSettings(schedule=schedule, warmup=3), steps=100, steps_per_epoch=10)
+    assert in_epochs(29) < 1.0 == in_epochs(30)
+
+
+def test_clipping_bounds_the_norm_of_dense_and_sparse_gradients_together() -> None:
+    made = trainer("optim.clip=0.01")
+    batch, queries, labels = made.prepare(0, made.rows_N[:64])
+    made.compute(0, made.on_device(batch, queries, labels))
+    norm = made.optimizers.clip()
+    assert norm > 0.01
+    squares = [
+        (p.grad.coalesce().values() if p.grad.is_sparse else p.grad).square().sum()
+        for p in made.model.parameters()
+        if p.grad is not None
+    ]
+    assert torch.stack(squares).sum().sqrt().item() == pytest.approx(0.01, rel=1e-3)
+
+
+def test_a_saved_run_loads_and_ranks_the_same(tmp_path: Path) -> None:
+    result = run(config("optim.decay=0.1"), default_registry(), tmp_path / "out", QUIET)
+    loaded, model = load_model(result.folder, default_registry())
+    assert loaded.to_dict() == config("optim.decay=0.1").to_dict()
+    data = open_dataset("tiny", "title", default_registry())
+    from xmclab.evaluate.metrics import evaluate, inverse_propensity, propensity_parameters
+    from xmclab.evaluate.search import rank_all
+
+    tokenise = model.encoder.tokenise
+    rankings = rank_all(
+        model,
+        lambda: loaded.make("index"),
+        tokenise(data.test.texts),
+        tokenise(data.label_texts),
+        data.test.filter_NL,
+        100,
+        512,
+    )
+    weights = inverse_propensity(data.train.targets_NL, *propensity_parameters(data.name))
+    found = {name: evaluate(ranking, data.test.targets_NL, weights) for name, ranking in rankings.items()}
+    for name, metrics in result.metrics.items():
+        assert found[name] == pytest.approx(metrics)
+
+
+def test_filter_pairs_are_left_out_of_every_ranking(tmp_path: Path) -> None:
+    from xmclab.evaluate.search import rank_all
+
+    made = trainer()
+    data = made.data
+    tokens = made.model.encoder.tokenise(data.test.texts)
+    rankings = rank_all(
+        made.model, lambda: made.config.make("index"), tokens, made.label_tokens, data.test.filter_NL, 100, 512
+    )
+    assert list(rankings) == ["de", "clf", "de+clf"]
+    rows, columns = data.test.filter_NL.nonzero()
+    for ranking in rankings.values():
+        assert not (ranking.ids_NK[rows] == columns[:, None]).any()
+
+
+def test_a_run_folder_is_never_written_over(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("x")
+    with pytest.raises(StorageError, match="not empty"):
+        run(config(), default_registry(), tmp_path, QUIET)
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_a_device_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="CUDA devices found"):
+        trainer("device=cuda:7")
+    with pytest.raises(ConfigError, match="no such device"):
+        trainer("device=teapot")
+
+
+def test_ahead_keeps_order_and_passes_errors_on() -> None:
+    assert list(ahead(lambda x: x * x, range(5))) == [0, 1, 4, 9, 16]
+
+    def fail(x: int) -> int:
+        if x == 3:
+            raise ValueError("three")
+        return x
+
+    seen = []
+    with pytest.raises(ValueError, match="three"):
+        for value in ahead(fail, range(10)):
+            seen.append(value)
+    assert seen == [0, 1, 2]
+
+
+def test_a_query_without_labels_is_never_in_a_plan() -> None:
+    made = trainer()
+    assert np.diff(made.targets_NL.indptr)[made.rows_N].min() > 0
