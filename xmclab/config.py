@@ -279,12 +279,11 @@ class _Resolver:
         if name == NONE and SLOTS[slot].optional:
             self.rejected += given.values()
             return None
-        try:
-            cls = self.registry.get(SLOTS[slot].kind, name)
-        except XmclabError as error:
-            self._note(error, self.choices.get(slot), slot)
+        found = self._find(slot, name)
+        if found is None:
             self.accepted |= {id(entry) for entry in given.values()}  # nobody knows the options of an unknown part
             return None
+        name, cls = found
         known = self._sort_out(slot, options_of(cls), self._explicit(slot))
         values, problems = read_options(
             cls,
@@ -298,6 +297,19 @@ class _Resolver:
             except XmclabError as error:
                 self._note(error, self.choices.get(slot), slot)
         return ChosenPart(name, cls, values)
+
+    def _find(self, slot: str, name: str) -> tuple[str, type[Any]] | None:
+        """The part for a slot; the one that was probably meant, if there is none of this name."""
+        kind = SLOTS[slot].kind
+        try:
+            return name, self.registry.get(kind, name)
+        except XmclabError as error:
+            self._note(error, self.choices.get(slot), slot)
+        meant = closest(name, self.registry.names(kind))
+        try:
+            return (meant, self.registry.get(kind, meant)) if meant else None
+        except XmclabError:
+            return None
 
     def _explicit(self, place: str) -> bool:
         """Whether the choice of a place is certain, which it is not when the recipe is missing."""
@@ -433,7 +445,9 @@ def _suggest(key: str, known: Iterable[str]) -> str:
         close = closest(word, [last[other] for other in candidates], cutoff)
         if close is not None:
             return f"did you mean {next(other for other in candidates if last[other] == close)!r}?"
+    if neighbours:
+        return "known: " + ", ".join(neighbours)
     close = closest(key, known)
-    if close is not None and close != prefix:
+    if close is not None:
         return f"did you mean {close!r}?"
-    return "known: " + ", ".join(neighbours or sorted({other.partition(".")[0] for other in known}))
+    return "known: " + ", ".join(sorted({other.partition(".")[0] for other in known}))

@@ -9,13 +9,15 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from xmclab.api import Loss, Reduction
+from xmclab.api import Loss, Pairs, Reduction
 from xmclab.errors import ConfigError, Problem
 from xmclab.expr import TermSpec, parse_expression
 from xmclab.parts import make_part
 from xmclab.plugins import default_registry
 from xmclab.reductions.ova import Ova
+from xmclab.truth import Truth
 
 Direction = Literal["q2l", "l2q", "cells"]
 GetPart = Callable[[str, str], type]  # (kind, name) to the class of a part
@@ -39,6 +41,14 @@ class TermValue:
     direction: Direction
     value: Tensor  # scalar, the mean of the reduction
     weighted: Tensor  # scalar, what it adds to the objective
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The value of an objective."""
+
+    total: Tensor  # scalar, differentiable
+    parts: list[TermValue]  # detached; their weighted values add up to the total
 
 
 @dataclass(frozen=True)
@@ -75,97 +85,144 @@ class Objective:
             ignore_QP: bool, pairs that are neither positive nor negative: they are absent.
             label_weight_P: weights of the labels' pairs (such as inverse propensities).
         """
-        parts = self.parts(scores_QP, positives_QP, ignore_QP=ignore_QP, label_weight_P=label_weight_P)
-        return torch.stack([part.weighted for part in parts]).sum()
+        _check_scores(scores_QP)
+        for name, mask in (("positives", positives_QP), ("ignore", ignore_QP)):
+            if mask is not None and mask.shape != scores_QP.shape:
+                raise ValueError(f"{name} {tuple(mask.shape)} and scores {tuple(scores_QP.shape)} differ in shape")
+        return self.evaluate(scores_QP, Truth.of_matrix(positives_QP, ignore_QP), label_weight_P).total
 
-    def parts(
-        self,
-        scores_QP: Tensor,
-        positives_QP: Tensor,
-        *,
-        ignore_QP: Tensor | None = None,
-        label_weight_P: Tensor | None = None,
-    ) -> list[TermValue]:
-        """The value of every term in every direction, of which the objective is the sum; arguments as for a call."""
-        cells = _Cells.read(scores_QP, positives_QP, ignore_QP, label_weight_P)
-        return [value for term in self.terms for value in self._term(term, cells)]
+    def evaluate(self, scores_QP: Tensor, truth: Truth, label_weight_P: Tensor | None = None) -> Evaluation:
+        """The value and its parts, for positives that are known as a list.
 
-    def _term(self, term: Term, cells: _Cells) -> Iterator[TermValue]:
-        cells = cells.divided(term.loss.temperature or self.temperature or 1.0)
+        Terms whose loss has a closed form share one gradient matrix; the others go through autograd.
+        """
+        _check_scores(scores_QP)
+        if label_weight_P is not None and label_weight_P.shape != scores_QP.shape[1:]:
+            given = tuple(label_weight_P.shape)
+            raise ValueError(f"label weights {given} are not one per label of {tuple(scores_QP.shape)}")
+        s_QP = scores_QP if scores_QP.dtype == torch.float64 else scores_QP.float()
+        weight_P = None if label_weight_P is None else label_weight_P.to(s_QP.dtype)
+        sums = [part for term in self.terms for part in self._sums(term, truth, weight_P)]
+        closed = [part for part in sums if part.closed]
+        total = s_QP.new_zeros(())
+        values: dict[int, Tensor] = {}
+        if closed:
+            closed_total, *closed_values = _ClosedForm.apply(s_QP, closed)  # type: ignore[no-untyped-call]
+            total = total + closed_total
+            values |= {id(part): value for part, value in zip(closed, closed_values, strict=True)}
+        for part in sums:
+            if not part.closed:
+                value = part.value(s_QP)
+                total = total + part.factor * value
+                values[id(part)] = value.detach()
+        parts = [TermValue(p.term.name, p.direction, values[id(p)], p.factor * values[id(p)]) for p in sums]
+        return Evaluation(total, parts)
+
+    def _sums(self, term: Term, truth: Truth, label_weight_P: Tensor | None) -> Iterator[_Sum]:
+        temperature = term.loss.temperature or self.temperature or 1.0
         if term.loss.kind == "binary":
-            value = _binary(term, cells)
-            yield TermValue(term.name, "cells", value, term.weight * value)
+            yield _Sum(term, "cells", term.weight, temperature, truth, label_weight_P)
             return
-        directions: list[tuple[Direction, float, _Cells]] = [
-            ("q2l", self.q2l_share, cells),
-            ("l2q", 1 - self.q2l_share, cells.transposed()),
-        ]
-        for direction, share, anchored in directions:
-            if share > 0:
-                value = _multiclass(term, anchored)
-                yield TermValue(term.name, direction, value, term.weight * share * value)
+        if self.q2l_share > 0:
+            yield _Sum(term, "q2l", term.weight * self.q2l_share, temperature, truth, label_weight_P)
+        if self.q2l_share < 1:
+            share = term.weight * (1 - self.q2l_share)
+            yield _Sum(term, "l2q", share, temperature, truth.transposed(), label_weight_P)
 
 
 @dataclass(frozen=True)
-class _Cells:
-    """Anchors against candidates. Targets are 0 where a pair is ignored; `label_weight` broadcasts over the cells."""
+class _Sum:
+    """One term in one direction: a weighted sum over pairs, divided by a normaliser."""
 
-    s_QP: Tensor
-    y_QP: Tensor
-    ignore_QP: Tensor | None
-    label_weight: Tensor | None
+    term: Term
+    direction: Direction
+    factor: float  # in the objective
+    temperature: float
+    truth: Truth  # in the direction of the sum
+    label_weight_P: Tensor | None
+
+    @property
+    def reduction(self) -> Reduction:
+        binary_alone = self.term.loss.kind == "binary" and self.term.reduction.accepts != "binary"
+        return Ova() if binary_alone else self.term.reduction
+
+    @property
+    def closed(self) -> bool:
+        """Whether the closed form applies: that of a binary loss knows nothing of weights, only `Ova` has none."""
+        plain = isinstance(self.reduction, Ova) and self.label_weight_P is None
+        return self.term.loss.has_closed_form and (self.term.loss.kind == "multiclass" or plain)
+
+    def _anchored(self, s_QP: Tensor) -> Tensor:
+        """The scores with anchors as rows."""
+        return s_QP.T if self.direction == "l2q" else s_QP
+
+    def value(self, s_QP: Tensor) -> Tensor:
+        """By autograd, from the loss of every pair."""
+        s_QP = self._anchored(s_QP) / self.temperature
+        y_QP = self.truth.matrix(s_QP.dtype)
+        w_QP = self.reduction.weights(y_QP)
+        if len(self.truth.ignored_row_I):
+            w_QP = self.truth.hide_ignored(w_QP.clone(), 0.0)
+        normaliser = self.reduction.normaliser(w_QP)
+        if self.label_weight_P is not None:
+            w_QP = w_QP * self.label_weight_P.unsqueeze(1 if self.direction == "l2q" else 0)
+        if self.term.loss.kind == "binary":
+            s_QP = s_QP.masked_fill(w_QP == 0, 0)  # a finite score keeps NaN out of the gradient
+        else:
+            s_QP = self.truth.hide_ignored(s_QP.clone(), -math.inf)
+        l_QP = self.term.loss.terms(s_QP, self.reduction.targets(y_QP))
+        # Pairs without a weight give exactly 0, whatever their loss is (0 * inf is not 0).
+        return (w_QP * l_QP.masked_fill(w_QP == 0, 0)).sum() / normaliser
+
+    def value_and_grad(self, s_QP: Tensor) -> tuple[Tensor, Tensor]:
+        """In closed form: the value, and the gradient of `factor * value` with respect to `s_QP`."""
+        scaled_QP = self.truth.hide_ignored(self._anchored(s_QP / self.temperature), -math.inf)
+        y_QM, place_E = self.truth.compact(s_QP.dtype)
+        at = self.truth.row_E, place_E
+        target_E = self.reduction.targets(y_QM)[at]
+        slope = self.factor / self.temperature
+        if self.term.loss.kind == "binary":
+            assert isinstance(self.reduction, Ova)
+            cells = self.truth.shape[0] * self.truth.shape[1] - len(self.truth.ignored_row_I)
+            normaliser = 1 if self.reduction.cells == "sum" else max(cells, 1)
+            pairs = Pairs(self.truth.row_E, self.truth.column_E, target_E, torch.ones_like(target_E))
+            value, gradient_QP = self.term.loss.value_and_grad(scaled_QP, pairs)
+            return value / normaliser, self._anchored(gradient_QP.mul_(slope / normaliser))
+        w_QM = self.reduction.weights(y_QM)
+        weight_E = w_QM[at] * slope / self.reduction.normaliser(w_QM)
+        if self.label_weight_P is not None:
+            labels_E = self.truth.row_E if self.direction == "l2q" else self.truth.column_E
+            weight_E = weight_E * self.label_weight_P[labels_E]
+        pairs = Pairs(self.truth.row_E, self.truth.column_E, target_E, weight_E)
+        value, gradient_QP = self.term.loss.value_and_grad(scaled_QP, pairs)
+        return value / slope if slope else value, self._anchored(gradient_QP)
+
+
+def _check_scores(scores_QP: Tensor) -> None:
+    if scores_QP.ndim != 2 or not scores_QP.is_floating_point():
+        raise ValueError(f"scores are a float matrix, not {scores_QP.dtype} of {tuple(scores_QP.shape)}")
+
+
+class _ClosedForm(torch.autograd.Function):
+    """The weighted total of sums in closed form (differentiable) and the value of each (not)."""
 
     @staticmethod
-    def read(s_QP: Tensor, y_QP: Tensor, ignore_QP: Tensor | None, label_weight_P: Tensor | None) -> _Cells:
-        _check_shapes(s_QP, y_QP, ignore_QP, label_weight_P)
-        s_QP = s_QP if s_QP.dtype == torch.float64 else s_QP.float()
-        y_QP = y_QP.to(s_QP.dtype)
-        if ignore_QP is not None:
-            y_QP = y_QP.masked_fill(ignore_QP, 0)
-        return _Cells(s_QP, y_QP, ignore_QP, None if label_weight_P is None else label_weight_P.to(s_QP.dtype)[None, :])
+    def forward(ctx: Any, s_QP: Tensor, sums: Sequence[_Sum]) -> tuple[Tensor, ...]:
+        values, total_grad = [], None
+        for part in sums:
+            value, gradient_QP = part.value_and_grad(s_QP)
+            values.append(value)
+            total_grad = gradient_QP if total_grad is None else total_grad.add_(gradient_QP)
+        ctx.save_for_backward(total_grad)
+        ctx.mark_non_differentiable(*values)
+        total = torch.stack([part.factor * value for part, value in zip(sums, values, strict=True)]).sum()
+        return total, *values
 
-    def divided(self, temperature: float) -> _Cells:
-        return _Cells(self.s_QP / temperature, self.y_QP, self.ignore_QP, self.label_weight)
-
-    def transposed(self) -> _Cells:
-        ignore_PQ = None if self.ignore_QP is None else self.ignore_QP.T
-        return _Cells(self.s_QP.T, self.y_QP.T, ignore_PQ, None if self.label_weight is None else self.label_weight.T)
-
-    def weighed(self, w_QP: Tensor) -> Tensor:
-        return w_QP if self.label_weight is None else w_QP * self.label_weight
-
-
-def _check_shapes(s_QP: Tensor, y_QP: Tensor, ignore_QP: Tensor | None, label_weight_P: Tensor | None) -> None:
-    if s_QP.ndim != 2 or not s_QP.is_floating_point():
-        raise ValueError(f"scores are a float matrix [queries, labels], not {s_QP.dtype} {tuple(s_QP.shape)}")
-    for name, mask in (("positives", y_QP), ("ignore", ignore_QP)):
-        if mask is not None and mask.shape != s_QP.shape:
-            raise ValueError(f"{name} {tuple(mask.shape)} and scores {tuple(s_QP.shape)} differ in shape")
-    if label_weight_P is not None and label_weight_P.shape != s_QP.shape[1:]:
-        raise ValueError(f"label weights {tuple(label_weight_P.shape)} are not one per label of {tuple(s_QP.shape)}")
-
-
-def _multiclass(term: Term, cells: _Cells) -> Tensor:
-    w_QP = term.reduction.weights(cells.y_QP)
-    s_QP = cells.s_QP if cells.ignore_QP is None else cells.s_QP.masked_fill(cells.ignore_QP, -math.inf)
-    l_QP = term.loss.terms(s_QP, term.reduction.targets(cells.y_QP))
-    return _total(l_QP, cells.weighed(w_QP)) / term.reduction.normaliser(w_QP)
-
-
-def _binary(term: Term, cells: _Cells) -> Tensor:
-    reduction = term.reduction if term.reduction.accepts == "binary" else Ova()
-    w_QP = reduction.weights(cells.y_QP)
-    if cells.ignore_QP is not None:
-        w_QP = w_QP.masked_fill(cells.ignore_QP, 0)
-    weighed_QP = cells.weighed(w_QP)
-    s_QP = cells.s_QP.masked_fill(weighed_QP == 0, 0)  # stops the gradient, which 0 * inf would make NaN
-    l_QP = term.loss.terms(s_QP, reduction.targets(cells.y_QP))
-    return _total(l_QP, weighed_QP) / reduction.normaliser(w_QP)
-
-
-def _total(l_QP: Tensor, w_QP: Tensor) -> Tensor:
-    """The weighted sum, in which pairs without a weight are 0 even if their loss is not finite."""
-    return (w_QP * l_QP.masked_fill(w_QP == 0, 0)).sum()
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
+        (gradient_QP,) = ctx.saved_tensors
+        return gradient_QP * upstream[0], None
 
 
 def objective(

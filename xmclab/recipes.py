@@ -23,6 +23,7 @@ from xmclab.errors import ConfigError, Problem
 from xmclab.plugins import Registry
 
 MAX_BYTES = 1_000_000
+MAX_DEPTH = 20
 BASE = "base"
 PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")}
 NULLS = ("", "~", "null", "Null", "NULL")
@@ -95,8 +96,6 @@ def read_recipe(path: Path) -> list[Entry]:
         raise ConfigError(Problem(str(path), "no such recipe file")) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(Problem(str(path), f"cannot be read: {error}")) from error
-    except RecursionError:
-        raise ConfigError(Problem(str(path), "nested too deeply")) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
@@ -107,14 +106,21 @@ def read_recipe(path: Path) -> list[Entry]:
 
 def summary(path: Path) -> str:
     """The comment on the first line of a recipe file."""
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        first = lines.readline().strip()
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            first = lines.readline().strip()
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
     return first.lstrip("# ") if first.startswith("#") else ""
 
 
 def _root(path: Path, text: str) -> yaml.Node | None:
-    """The syntax tree, which keeps text as text and knows its lines; aliases, the stuff of bombs, are refused."""
+    """The syntax tree, which keeps text as text and knows its lines; what bombs are made of is refused."""
+    depth = 0
     for event in yaml.parse(text, Loader=yaml.BaseLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ConfigError(Problem(_place(path, event.start_mark), f"nested deeper than {MAX_DEPTH} levels"))
         if isinstance(event, yaml.AliasEvent):
             raise ConfigError(Problem(_place(path, event.start_mark), "aliases (*name) are not allowed in a recipe"))
     root: yaml.Node | None = yaml.compose(text, Loader=yaml.BaseLoader)

@@ -2,11 +2,8 @@
 
 Kinds of features, each with its mark in the vocabulary:
     words        `w python3`          a run of letters and digits
-    pieces       `p python`           a run of letters, or of digits, inside a word that has both
     compounds    `k python3-schroot`  a white-space token of several words, as a whole
-    lead         `l python3`          a word of the first white-space token of the text, told apart from other places
     pairs        `b source code`      two neighbouring words
-    skip pairs   `s source for`       two words with one between them
     characters   `c <pyt`             an n-gram of a word, `<` and `>` being its boundaries
 """
 
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 WORD = re.compile(r"[^\W_]+")
-PIECE = re.compile(r"\d+|[^\W\d_]+")
 COMPOUND = re.compile(r"[^\W_].*[^\W_]")
 CHUNK = 65_536  # texts counted at once: bounds the memory, not the result
 
@@ -44,11 +40,8 @@ class FeatureOptions:
     """Which features a text has, and how they are weighted."""
 
     words: bool = option(True, "features: words")
-    pieces: bool = option(False, "features: runs of letters or of digits inside mixed words")
     compounds: bool = option(False, "features: whole tokens of several words, such as python3-schroot")
-    lead: bool = option(False, "features: words of the first token, marked as such")
     pairs: bool = option(False, "features: pairs of neighbouring words")
-    skip_pairs: bool = option(False, "features: pairs of words with one between them")
     chars_from: int = option(0, "features: shortest character n-gram of words; 0: none", ge=0)
     chars_to: int = option(0, "features: longest character n-gram of words; 0: as the shortest", ge=0)
     lowercase: bool = option(True, "fold upper case")
@@ -162,20 +155,14 @@ class Featuriser(FeatureOptions):
         found = [_expand(numbered(self._of_word(word) for word in words), spelled)]
         if self.compounds:
             found.append(_expand(numbered(map(_of_compound, folded)), in_texts))
-        if self.lead:
-            lead_words = numbered([f"l {word}" for word in WORD.findall(token)] for token in folded)
-            found.append(_expand(lead_words, _first(in_texts)))
-        for wanted, mark, distance in ((self.pairs, "b", 1), (self.skip_pairs, "s", 2)):
-            if wanted:
-                found.append(_pairs(spelled, list(words), mark, distance, names))
+        if self.pairs:
+            found.append(_pairs(spelled, list(words), names))
         rows = np.concatenate([np.repeat(np.arange(len(texts)), np.diff(some.offsets)) for some in found])
         return list(names), rows, np.concatenate([some.ids for some in found]).astype(np.int64)
 
     def _of_word(self, word: str) -> list[str]:
         """The features that a word has by itself."""
         features = [f"w {word}"] if self.words else []
-        if self.pieces and len(pieces := PIECE.findall(word)) > 1:
-            features += [f"p {piece}" for piece in pieces]
         if self.chars_from:
             marked = f"<{word}>"
             for n in range(self.chars_from, max(self.chars_from, self.chars_to) + 1):
@@ -189,14 +176,14 @@ def _of_compound(token: str) -> list[str]:
     return [f"k {whole.group()}"] if whole and not WORD.fullmatch(whole.group()) else []
 
 
-def _pairs(spelled: Ragged, words: list[str], mark: str, distance: int, names: dict[str, int]) -> Ragged:
-    """Features of the words that follow each other at a distance, numbered in `names`."""
-    lengths = np.maximum(np.diff(spelled.offsets) - distance, 0)
+def _pairs(spelled: Ragged, words: list[str], names: dict[str, int]) -> Ragged:
+    """Features of neighbouring words, numbered in `names`."""
+    lengths = np.maximum(np.diff(spelled.offsets) - 1, 0)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     first = np.repeat(spelled.offsets[:-1] - offsets[:-1], lengths) + np.arange(offsets[-1])
-    keys = spelled.ids[first].astype(np.int64) * len(words) + spelled.ids[first + distance]
+    keys = spelled.ids[first].astype(np.int64) * len(words) + spelled.ids[first + 1]
     distinct, which = np.unique(keys, return_inverse=True)
-    pairs = [f"{mark} {words[key // len(words)]} {words[key % len(words)]}" for key in distinct.tolist()]
+    pairs = [f"b {words[key // len(words)]} {words[key % len(words)]}" for key in distinct.tolist()]
     ids = np.array([names[pair] for pair in pairs], dtype=np.int32)
     return Ragged(ids[which], offsets)
 
@@ -222,12 +209,6 @@ def _expand(parts: Ragged, of: Ragged) -> Ragged:
     """Replace every id of `of` by the ids of that row of `parts`."""
     expanded = parts.take(of.ids.astype(np.int64))
     return Ragged(expanded.ids, expanded.offsets[of.offsets])
-
-
-def _first(of: Ragged) -> Ragged:
-    """The first id of every row that has one."""
-    filled = np.diff(of.offsets) > 0
-    return Ragged(of.ids[of.offsets[:-1][filled]], np.concatenate([[0], np.cumsum(filled)]))
 
 
 def _sum_ones(rows: NDArray[np.int64], columns: NDArray[np.int64], shape: tuple[int, int]) -> sp.csr_array:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from xmclab.api import BinaryLoss
+from xmclab.api import BinaryLoss, Pairs
 
 
 @dataclass
@@ -22,3 +22,9 @@ class BinaryCrossEntropy(BinaryLoss):
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         # An absent candidate has s = -inf and y = 0: 0 * -inf must be 0.
         return -logsigmoid(-s_QP) - y_QP * s_QP.masked_fill(y_QP == 0, 0)
+
+    def value_and_grad(self, s_QP: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        at = pairs.row_E, pairs.column_E
+        of_positives = (pairs.target_E * s_QP[at]).sum()
+        value = -logsigmoid(-s_QP).sum() - of_positives
+        return value, s_QP.sigmoid_().index_put_(at, -pairs.target_E, accumulate=True)

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from xmclab.api import MultiClassLoss
+from xmclab.api import MultiClassLoss, Pairs
+from xmclab.softmax import exponentials
 
 
 @dataclass
@@ -24,3 +26,13 @@ class DecoupledSoftmax(MultiClassLoss):
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         negatives_Q1 = s_QP.masked_fill(y_QP > 0, float("-inf")).logsumexp(dim=1, keepdim=True)
         return -logsigmoid(s_QP - negatives_Q1)
+
+    def value_and_grad(self, s_QP: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        at = rows, _ = pairs.row_E, pairs.column_E
+        s_E = s_QP[at]
+        e_QP, sum_Q, log_sum_Q = exponentials(s_QP.index_put_(at, s_E.new_full((), float("-inf"))))
+        lead_E = s_E - log_sum_Q[rows]
+        pull_E = pairs.weight_E * (-lead_E).sigmoid()
+        pull_Q = torch.zeros_like(sum_Q).index_add_(0, rows, pull_E)
+        gradient_QP = e_QP.mul_((pull_Q / sum_Q).unsqueeze(1)).index_put_(at, -pull_E)
+        return -(pairs.weight_E * logsigmoid(lead_E)).sum(), gradient_QP

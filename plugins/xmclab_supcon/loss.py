@@ -14,9 +14,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from xmclab.api import MultiClassLoss
+from xmclab.api import MultiClassLoss, Pairs
+from xmclab.softmax import exponentials
 
 
 @dataclass
@@ -25,6 +27,14 @@ class SupCon(MultiClassLoss):
 
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         return s_QP.logsumexp(dim=1, keepdim=True) - s_QP
+
+    def value_and_grad(self, s_QP: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        at = rows, _ = pairs.row_E, pairs.column_E
+        s_E = s_QP[at]
+        e_QP, sum_Q, log_sum_Q = exponentials(s_QP)
+        weight_Q = torch.zeros_like(sum_Q).index_add_(0, rows, pairs.weight_E)
+        gradient_QP = e_QP.mul_((weight_Q / sum_Q).unsqueeze(1)).index_put_(at, -pairs.weight_E, accumulate=True)
+        return (pairs.weight_E * (log_sum_Q[rows] - s_E)).sum(), gradient_QP
 
 
 @dataclass

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from xmclab.api import Batch
 from xmclab.batch.pool import _at_most as at_most
-from xmclab.batch.pool import build_batch, dense
+from xmclab.batch.pool import build_batch
+from xmclab.truth import Truth
 
 
 @dataclass
@@ -73,10 +74,10 @@ def cells(batch: Batch, part: str) -> set[tuple[int, int]]:
 def test_no_true_pair_is_ever_a_negative(case: Case) -> None:
     batch = case.build()
     true = case.targets.toarray()[batch.rows_Q][:, batch.labels_P]
-    y_QP, ignore_QP = dense(batch, "cpu")
-    assert np.array_equal(y_QP.numpy(), true)
+    truth = Truth.of_batch(batch, "cpu")
+    assert np.array_equal(truth.matrix(torch.float32).numpy(), true)
     unknown = (case.filtered.toarray()[batch.rows_Q][:, batch.labels_P] > 0) & (true == 0)
-    assert np.array_equal(np.zeros_like(unknown) if ignore_QP is None else ignore_QP.numpy(), unknown)
+    assert np.array_equal(truth.hide_ignored(torch.zeros(truth.shape), 1.0).numpy() > 0, unknown)
 
 
 @settings(deadline=None)
@@ -203,16 +204,5 @@ def test_batch_where_nothing_can_be_trained() -> None:
     for mined in (np.empty((3, 0), dtype=np.int64), np.array([[1], [-1], [2]])):
         batch = build_batch(np.arange(3), empty, empty, mined, 3, 0, np.random.default_rng(0))
         assert batch.dropped == 3
-        assert dense(batch, "cpu")[0].shape == (0, (mined >= 0).sum())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_dense_makes_every_tensor_on_the_device(dtype: torch.dtype) -> None:
-    targets = sp.csr_array(np.eye(3, dtype=np.float32))
-    filtered = sp.csr_array(np.roll(np.eye(3, dtype=np.float32), 1, axis=1))
-    no_mined = np.empty((3, 0), dtype=np.int64)
-    batch = build_batch(np.arange(3), targets, filtered, no_mined, 1, 0, np.random.default_rng(0))
-    y_QP, ignore_QP = dense(batch, torch.device("meta"), dtype)
-    assert (y_QP.device.type, y_QP.dtype, y_QP.shape) == ("meta", dtype, (3, 3))
-    assert ignore_QP is not None
-    assert (ignore_QP.device.type, ignore_QP.dtype) == ("meta", torch.bool)
+        assert Truth.of_batch(batch, "cpu").shape == (0, (mined >= 0).sum())
+        assert batch.missing == (mined < 0).sum()

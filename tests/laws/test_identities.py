@@ -53,16 +53,17 @@ def test_psl_on_all_labels_is_pal_n(problem, seed, soft, loss):
 
 @dataclass
 class Picked(Reduction):
-    """One given positive per anchor."""
+    """One given positive per anchor: its first, second, ... from the left."""
 
-    columns_Q: tuple[int, ...] = ()
+    rank_Q: tuple[int, ...] = ()
 
     def weights(self, y_QP: Tensor) -> Tensor:
-        return torch.zeros_like(y_QP).scatter(1, torch.tensor(self.columns_Q)[:, None], 1)
+        rank_QP = (y_QP > 0).cumsum(dim=1) - 1
+        return ((rank_QP == torch.tensor(self.rank_Q)[:, None]) & (y_QP > 0)).to(y_QP.dtype)
 
 
-def with_picks(loss: str, columns_Q: tuple[int, ...]) -> Objective:
-    return Objective([Term(loss, 1.0, default_registry().get("loss", loss)(), Picked(columns_Q))])
+def with_picks(loss: str, rank_Q: tuple[int, ...]) -> Objective:
+    return Objective([Term(loss, 1.0, default_registry().get("loss", loss)(), Picked(rank_Q))])
 
 
 @pytest.mark.parametrize("loss", MULTICLASS)
@@ -74,8 +75,9 @@ def test_the_mean_over_all_picks_is_pal_n(problem, loss, soft):
     assert len(y_QP) > 1
     chances_QP = y_QP / y_QP.sum(dim=1, keepdim=True)
     expectation = 0.0
-    for picks in itertools.product(*(row.nonzero().flatten().tolist() for row in y_QP)):
-        chance = float(torch.stack([chances_QP[i, p] for i, p in enumerate(picks)]).prod())
+    chances = [row[row > 0] for row in chances_QP]
+    for picks in itertools.product(*(range(len(row)) for row in chances)):
+        chance = float(torch.stack([row[pick] for row, pick in zip(chances, picks, strict=True)]).prod())
         expectation += chance * float(with_picks(loss, picks)(s_QP, y_QP))
     assert expectation == pytest.approx(float(xmclab.objective(loss, reduction="pal_n")(s_QP, y_QP)), abs=1e-12)
 
@@ -84,8 +86,8 @@ def test_the_mean_over_all_picks_is_pal_n(problem, loss, soft):
 def test_pol_is_the_loss_at_one_pick_and_its_mean_is_pal_n(loss):
     s_QP = torch.tensor([[1.0, -1.0, 0.5, 2.0], [0.3, 0.1, -2.0, 1.0]], dtype=torch.float64)
     y_QP = torch.tensor([[1.0, 0.0, 0.5, 0.0], [1.0, 1.0, 1.0, 0.0]], dtype=torch.float64)
-    picks = itertools.product([0, 2], [0, 1, 2])
-    possible = torch.stack([with_picks(loss, columns_Q)(s_QP, y_QP) for columns_Q in picks])
+    picks = itertools.product([0, 1], [0, 1, 2])
+    possible = torch.stack([with_picks(loss, rank_Q)(s_QP, y_QP) for rank_Q in picks])
     torch.manual_seed(0)
     drawn = torch.stack([xmclab.objective(loss, reduction="pol")(s_QP, y_QP) for _ in range(40)])
     closest = (drawn[:, None] - possible[None, :]).abs().min(dim=1).values

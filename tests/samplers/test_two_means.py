@@ -41,12 +41,23 @@ def test_two_blobs_are_told_apart(rows_at_once: int, monkeypatch: pytest.MonkeyP
 
 
 def test_only_directions_count() -> None:
-    vectors, _ = blobs(4, 8, np.random.default_rng(0))
-    lengths = np.random.default_rng(1).uniform(0.1, 10, size=(32, 1)).astype(np.float32)
+    vectors = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    lengths = 2.0 ** np.random.default_rng(1).integers(-3, 4, size=(64, 1)).astype(np.float32)
     plain, scaled = (
-        balanced_clusters(x, np.arange(32), 4, np.random.default_rng(2)) for x in (vectors, vectors * lengths)
+        balanced_clusters(x, np.arange(64), 4, np.random.default_rng(2)) for x in (vectors, vectors * lengths)
     )
     assert {frozenset(c.tolist()) for c in plain} == {frozenset(c.tolist()) for c in scaled}
+
+
+def test_nodes_of_different_sizes_do_not_disturb_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(two_means, "_first_directions", lambda x_GMD, sizes, rng: x_GMD[:, 0] - x_GMD[:, 1])
+    vectors = np.random.default_rng(0).normal(size=(70, 4)).astype(np.float32)
+
+    def clusters(rows_at_once: int) -> list[set[int]]:
+        monkeypatch.setattr(two_means, "ROWS_AT_ONCE", rows_at_once)
+        return [set(c.tolist()) for c in balanced_clusters(vectors, np.arange(70), 5, np.random.default_rng(0))]
+
+    assert clusters(1) == clusters(10**6)
 
 
 def test_one_split_agrees_with_a_plain_loop() -> None:

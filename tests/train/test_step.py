@@ -13,6 +13,7 @@ from xmclab.heads.dual_encoder import DualEncoder
 from xmclab.keys import Keys
 from xmclab.train.model import Model
 from xmclab.train.step import DeviceBatch, HeadTerm, forward_backward
+from xmclab.truth import Truth
 
 QUERIES = ["alpha beta", "gamma", "delta epsilon zeta", "eta", "theta iota"]
 LABELS = ["alpha", "beta gamma", "delta", "zeta eta", "kappa", "lambda mu", "nu"]
@@ -40,7 +41,7 @@ def make_batch(model: Model, chunk: int) -> DeviceBatch:
         return [encoder.collate(tokens.take(rows[i : i + chunk])) for i in range(0, len(rows), chunk)]
 
     y_QP = (torch.rand(len(QUERIES), len(LABELS), generator=torch.Generator().manual_seed(3)) < 0.3).double()
-    return DeviceBatch(chunks(QUERIES), chunks(LABELS), torch.arange(len(LABELS)), y_QP, None, None)
+    return DeviceBatch(chunks(QUERIES), chunks(LABELS), torch.arange(len(LABELS)), Truth.of_matrix(y_QP), None)
 
 
 def gradients(model: Model) -> dict[str, torch.Tensor]:
@@ -110,7 +111,7 @@ def test_the_total_is_the_weighted_sum_of_the_heads(letters: Any) -> None:
 def test_the_step_reads_label_rows_of_the_pool_only(letters: Any) -> None:
     model = make_model(letters)
     batch = make_batch(model, 100)
-    few = DeviceBatch(batch.query_chunks, [], torch.tensor([1, 4]), batch.y_QP[:, [1, 4]], None, None)
+    few = DeviceBatch(batch.query_chunks, [], torch.tensor([1, 4]), Truth.of_matrix(batch.truth.matrix(torch.float64)[:, [1, 4]]), None)
     forward_backward(model, few, {"clf": make_terms()["clf"]}, lambda p, c: 0)
     gradient = model.head("clf").psi.weight.grad.coalesce()
     assert gradient.indices().tolist() == [[1, 4]]

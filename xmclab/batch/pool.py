@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
-import torch
-from torch import Tensor
 
 from xmclab.api import Batch
 from xmclab.batch.csr import Pairs, find, row_pairs, sorted_unique
@@ -66,21 +64,8 @@ def build_batch(
         positives=(position_Q[positives.row_E], positives.column_E, positives.value_E),
         ignored=(position_Q[unknown.row_E], unknown.column_E),
         dropped=int(len(rows_Q) - kept_Q.sum()),
+        missing=int((mined_QE < 0).sum()),
     )
-
-
-def dense(batch: Batch, device: torch.device | str, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor | None]:
-    """(y_QP targets, ignore_QP bool or `None` when nothing is ignored) of a batch, made on the device."""
-    shape = len(batch.rows_Q), len(batch.labels_P)
-    rows, columns, targets = (torch.from_numpy(part).to(device) for part in batch.positives)
-    y_QP = torch.zeros(shape, dtype=dtype, device=device)
-    y_QP[rows, columns] = targets.to(dtype)
-    if len(batch.ignored[0]) == 0:
-        return y_QP, None
-    rows, columns = (torch.from_numpy(part).to(device) for part in batch.ignored)
-    ignore_QP = torch.zeros(shape, dtype=torch.bool, device=device)
-    ignore_QP[rows, columns] = True
-    return y_QP, ignore_QP
 
 
 def _at_most(n: int, row_E: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:

@@ -6,6 +6,7 @@ Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -60,7 +61,10 @@ def _run_app() -> int:
         return _stdout_is_gone()
     except Exception:
         traceback.print_exc()
-        print(f"error: this is a bug in xmclab {__version__}; please report it with the lines above", file=sys.stderr)
+        print(
+            f"error: a bug in xmclab {__version__} or in a plugin; please report it with the lines above",
+            file=sys.stderr,
+        )
         return 1
     return 0
 
@@ -119,7 +123,8 @@ def _train(config: Any, out: Path | None, as_json: bool) -> None:
     from xmclab.train.run import print_result
     from xmclab.train.run import run as train
 
-    result = train(config, config.registry, out, Console(file=sys.stderr))
+    with contextlib.redirect_stdout(sys.stderr):  # whatever a part prints, stdout holds results only
+        result = train(config, config.registry, out, Console(file=sys.stderr))
     if as_json:
         _print_json(result.document)
     else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -39,12 +38,13 @@ def _folder(source: str, registry: Registry) -> Path:
     """The folder of a data set given by name or path."""
     names = registry.names("dataset")
     folder = Path(source).expanduser()
-    if source not in names and folder.is_dir():
-        return folder
-    if folder.is_file():
-        raise DataError(Problem(f"data={source}", "a file, not a folder", f"say data={folder.parent}"))
-    if source not in names and (not source or Path(source).is_absolute() or os.sep in source or source[0] in ".~"):
-        raise DataError(Problem(f"data={source}", "no such folder", f"data sets known by name: {', '.join(names)}"))
+    if source and source not in names:
+        if folder.is_dir():
+            return folder
+        if folder.is_file():
+            raise DataError(Problem(f"data={source}", "a file, not a folder", f"say data={folder.parent}"))
+        if len(folder.parts) > 1 or source[0] in ".~":
+            raise DataError(Problem(f"data={source}", "no such folder", f"data sets known by name: {', '.join(names)}"))
     try:
         return registry.dataset(source)
     except DataError as error:

@@ -34,7 +34,6 @@ class AnnMiner(Miner):
 
     index: Literal["exact", "faiss"] = option("exact", "how the nearest labels are found")
     faiss_type: Literal["flat", "hnsw", "ivf"] = option("hnsw", "structure of the faiss index")
-    device: str = option("auto", "where exact search runs: auto (cuda if there is one, else cpu), cpu, cuda, ...")
 
     def __post_init__(self) -> None:
         self._hard_NH: NDArray[np.int32] | None = None
@@ -42,13 +41,10 @@ class AnnMiner(Miner):
 
     def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
         """Keep the `depth` nearest labels of every query that are not excluded."""
-        device = torch.device(
-            ("cuda" if torch.cuda.is_available() else "cpu") if self.device == "auto" else self.device
-        )
-        self._index.build(torch.from_numpy(view.labels_LD).to(device))
+        self._index.build(torch.from_numpy(view.labels_LD).to(view.device))
         hard_NH = np.full((len(view.queries_ND), depth), -1, dtype=np.int32)
         for rows, k in _chunks(np.diff(exclude_NL.indptr), depth, exclude_NL.shape[1]):
-            ids_QK, _ = self._index.search(torch.from_numpy(view.queries_ND[rows]).to(device), k)
+            ids_QK, _ = self._index.search(torch.from_numpy(view.queries_ND[rows]).to(view.device), k)
             hard_NH[rows, : min(k, depth)] = _without_excluded(ids_QK.cpu().numpy(), rows, exclude_NL)[:, :depth]
         self._hard_NH = hard_NH
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from xmclab.api import Encoder, Side, Tokens
 from xmclab.objectives import Objective
 from xmclab.train.model import Model
+from xmclab.truth import Truth
 
 SeedFor = Callable[[str, int], int]  # (purpose, chunk) -> seed of this step
 Autocast = Callable[[], contextlib.AbstractContextManager[object]]
@@ -30,8 +31,7 @@ class DeviceBatch:
     query_chunks: list[Tokens]
     label_chunks: list[Tokens]  # empty when no head reads label texts
     labels_P: Tensor
-    y_QP: Tensor
-    ignore_QP: Tensor | None
+    truth: Truth
     label_weight_P: Tensor | None
 
 
@@ -95,7 +95,7 @@ def forward_backward(
         labels = ChunkedEncoding(model.encoder, batch.label_chunks, "label", seed_for, autocast)
 
     torch.manual_seed(seed_for("heads", 0))
-    total = torch.zeros((), device=batch.y_QP.device)
+    total = torch.zeros((), device=batch.labels_P.device)
     values: dict[str, Tensor] = {}
     for name, term in terms.items():
         head = model.head(name)
@@ -103,12 +103,9 @@ def forward_backward(
             q_QD = head.queries(queries.x_BD)
             z_PD = head.labels(labels.x_BD if labels else None, batch.labels_P)
             s_QP = q_QD @ z_PD.T
-        parts = term.objective.parts(
-            s_QP, batch.y_QP, ignore_QP=batch.ignore_QP, label_weight_P=batch.label_weight_P
-        )
-        for part in parts:
-            total = total + term.share * part.weighted
-            values[f"{name}/{part.term}/{part.direction}"] = part.value.detach()
+        value = term.objective.evaluate(s_QP, batch.truth, batch.label_weight_P)
+        total = total + term.share * value.total
+        values |= {f"{name}/{part.term}/{part.direction}": part.value for part in value.parts}
     total.backward()
     queries.backward()
     if labels:

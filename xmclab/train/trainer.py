@@ -15,14 +15,15 @@ import torch
 from numpy.typing import NDArray
 
 from xmclab.api import Batch, Dataset, Keys, Ragged, Tokens, View
-from xmclab.batch.pool import build_batch, dense
+from xmclab.batch.pool import build_batch
 from xmclab.config import Config
-from xmclab.errors import ConfigError, DivergedError, Problem
+from xmclab.errors import ConfigError, DataError, DivergedError, Problem
 from xmclab.evaluate.metrics import inverse_propensity, propensity_parameters
 from xmclab.train.display import Display
 from xmclab.train.model import Model, to_device
 from xmclab.train.optim import Optimizers
 from xmclab.train.step import DeviceBatch, HeadTerm, forward_backward
+from xmclab.truth import Truth
 
 Record = dict[str, Any]
 Item = TypeVar("Item")
@@ -51,14 +52,15 @@ class Trainer:
         self.targets_NL, self.filter_NL = data.train.targets_NL, data.train.filter_NL
         self.exclude_NL = (self.targets_NL.astype(bool) + self.filter_NL.astype(bool)).tocsr()
         self.rows_N = np.flatnonzero(np.diff(self.targets_NL.indptr))
+        if not len(self.rows_N):
+            raise DataError(Problem(data.name, "no training query has a label"))
         de_share = self.settings.objective.de_share
         shares = {"de": de_share, "clf": 1 - de_share} if len(heads) > 1 else dict.fromkeys(heads, 1.0)
         self.terms = {name: HeadTerm(config.objective(name), shares[name]) for name in heads}
         self.all_labels = any(term.objective.needs_all for term in self.terms.values())
         self.label_weight_L = self._label_weights()
 
-        steps_per_epoch = math.ceil(len(self.rows_N) / self.sampler.batch_size)
-        self.steps_per_epoch = steps_per_epoch
+        steps_per_epoch = len(self.sampler.plan(self.rows_N, 0, None, self.keys))
         self.steps = self.settings.epochs * steps_per_epoch
         self.optimizers = Optimizers(self.model, self.settings.optim, self.steps, steps_per_epoch)
         if self.settings.compile:
@@ -89,6 +91,7 @@ class Trainer:
                     "pool": len(batch.labels_P),
                     "positives": len(batch.positives[0]) / max(len(batch.rows_Q), 1),
                     "dropped": batch.dropped,
+                    "missing_negatives": batch.missing,
                     "seconds": time.perf_counter() - started,
                 }
                 log(record)
@@ -107,7 +110,7 @@ class Trainer:
         head = "de" if "de" in self.terms else self.model.head_names[0]
         queries = self.model.query_vectors(self.query_tokens, chunk)[head]
         labels = self.model.label_vectors(self.label_tokens, chunk)[head]
-        view = View(epoch, queries.cpu().numpy(), labels.cpu().numpy())
+        view = View(epoch, queries.cpu().numpy(), labels.cpu().numpy(), str(self.device))
         if self.miner.needs_view:
             depth = max(self.settings.pool.eta, 1) * self.settings.refresh_every
             self.miner.refresh(view, self.exclude_NL, depth, self.keys)
@@ -131,14 +134,12 @@ class Trainer:
 
     def on_device(self, batch: Batch, query_chunks: list[Tokens], label_chunks: list[Tokens]) -> DeviceBatch:
         """The prepared batch as tensors on the device of the run."""
-        y_QP, ignore_QP = dense(batch, self.device)
         labels_P = torch.from_numpy(batch.labels_P).to(self.device)
         return DeviceBatch(
             query_chunks=[to_device(chunk, self.device) for chunk in query_chunks],
             label_chunks=[to_device(chunk, self.device) for chunk in label_chunks],
             labels_P=labels_P,
-            y_QP=y_QP,
-            ignore_QP=ignore_QP,
+            truth=Truth.of_batch(batch, self.device),
             label_weight_P=None if self.label_weight_L is None else self.label_weight_L[labels_P],
         )
 

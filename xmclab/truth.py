@@ -1,0 +1,81 @@
+"""What is known of the pairs of a score matrix, as short lists rather than matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xmclab.api import Batch
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The positives of anchors among candidates, and the pairs that are neither positive nor negative.
+
+    Counts are kept beside the tensors, so that nothing on a device has to be read back.
+    """
+
+    shape: tuple[int, int]  # anchors, candidates
+    row_E: Tensor
+    column_E: Tensor
+    target_E: Tensor  # > 0
+    ignored_row_I: Tensor
+    ignored_column_I: Tensor
+    most_per_row: int  # positives of an anchor at the most (at least 1)
+    most_per_column: int
+
+    @staticmethod
+    def of_batch(batch: Batch, device: torch.device | str) -> Truth:
+        """The truth of a batch, on the device of its scores."""
+        rows, columns, _ = batch.positives
+        tensors = [torch.from_numpy(part).to(device) for part in (*batch.positives, *batch.ignored)]
+        most = [int(np.bincount(where).max(initial=1)) for where in (rows, columns)]
+        return Truth((len(batch.rows_Q), len(batch.labels_P)), *tensors, *most)
+
+    @staticmethod
+    def of_matrix(y_QP: Tensor, ignore_QP: Tensor | None = None) -> Truth:
+        """The truth that a matrix of targets (0: negative) and a mask of ignored pairs hold."""
+        known_QP = y_QP if ignore_QP is None else y_QP.masked_fill(ignore_QP, 0)
+        row_E, column_E = known_QP.nonzero(as_tuple=True)
+        nowhere = row_E.new_empty(0)
+        ignored = (nowhere, nowhere) if ignore_QP is None else ignore_QP.nonzero(as_tuple=True)
+        most = [int((known_QP != 0).sum(dim=dim).amax()) if len(row_E) else 1 for dim in (1, 0)]
+        rows, columns = y_QP.shape
+        return Truth((rows, columns), row_E, column_E, known_QP[row_E, column_E], *ignored, *most)
+
+    def transposed(self) -> Truth:
+        """The same pairs with anchors and candidates exchanged."""
+        return Truth(
+            (self.shape[1], self.shape[0]),
+            self.column_E,
+            self.row_E,
+            self.target_E,
+            self.ignored_column_I,
+            self.ignored_row_I,
+            self.most_per_column,
+            self.most_per_row,
+        )
+
+    def matrix(self, dtype: torch.dtype) -> Tensor:
+        """y_QP: targets, 0 where a pair is no positive."""
+        y_QP = torch.zeros(self.shape, dtype=dtype, device=self.row_E.device)
+        return y_QP.index_put_((self.row_E, self.column_E), self.target_E.to(dtype))
+
+    def hide_ignored(self, s_QP: Tensor, value: float) -> Tensor:
+        """Overwrite the scores of ignored pairs."""
+        at = self.ignored_row_I, self.ignored_column_I
+        return s_QP.index_put_(at, s_QP.new_full((), value)) if len(self.ignored_row_I) else s_QP
+
+    def compact(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """(y_QM, place_E): the targets of each row moved to its left end, and the column that each went to."""
+        order_E = self.row_E.argsort(stable=True)
+        ones_E = torch.ones_like(self.row_E)
+        count_Q = self.row_E.new_zeros(self.shape[0]).index_add_(0, self.row_E, ones_E)
+        start_Q = count_Q.cumsum(0) - count_Q
+        rank_E = torch.arange(len(self.row_E), device=self.row_E.device) - start_Q[self.row_E[order_E]]
+        place_E = torch.empty_like(rank_E).index_copy_(0, order_E, rank_E)
+        y_QM = torch.zeros(self.shape[0], self.most_per_row, dtype=dtype, device=self.row_E.device)
+        return y_QM.index_put_((self.row_E, place_E), self.target_E.to(dtype)), place_E
