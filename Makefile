@@ -26,7 +26,7 @@ install: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[cpu,pml,dev]"
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
 clean:

@@ -6,6 +6,7 @@ A toy problem with a known answer: 40 labels are points on a sphere, a query is 
 from __future__ import annotations
 
 import torch
+
 import xmclab
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+
 from xmclab.api import Encoder, Ragged, Side, Tokens
 
 
@@ -45,7 +46,7 @@ class Letters(Encoder):
 
     def tokenise(self, texts: Sequence[str]) -> Ragged:
         lists = [list(text.encode()) for text in texts]
-        return Ragged(np.array(sum(lists, []), np.int32), np.cumsum([0, *map(len, lists)]))
+        return Ragged(np.array([i for ids in lists for i in ids], np.int32), np.cumsum([0, *map(len, lists)]))
 
     def collate(self, tokens: Ragged) -> Tokens:
         lists = [tokens.ids[a:b] for a, b in zip(tokens.offsets[:-1], tokens.offsets[1:], strict=True)]

@@ -21,6 +21,7 @@ from xmclab.plugins import default_registry
 from xmclab.reductions.ova import Ova
 from xmclab.reductions.psl import Psl
 from xmclab.truth import Truth
+from xmclab_supcon.loss import SupCon
 
 
 @pytest.fixture
@@ -59,8 +60,13 @@ def test_parts_name_every_term_and_direction_and_add_up(batch):
     for part, factor in zip(parts, (0.5 * 0.25, 0.5 * 0.75, 2.0), strict=True):
         torch.testing.assert_close(part.weighted, factor * part.value)
     torch.testing.assert_close(sum(part.weighted for part in parts), objective(*batch))
-    assert [part.direction for part in xmclab.objective("ds").evaluate(batch[0], Truth.of_matrix(batch[1])).parts] == ["q2l"]
-    assert [part.direction for part in xmclab.objective("ds", q2l_share=0.0).evaluate(batch[0], Truth.of_matrix(batch[1])).parts] == ["l2q"]
+    assert [part.direction for part in xmclab.objective("ds").evaluate(batch[0], Truth.of_matrix(batch[1])).parts] == [
+        "q2l"
+    ]
+    assert [
+        part.direction
+        for part in xmclab.objective("ds", q2l_share=0.0).evaluate(batch[0], Truth.of_matrix(batch[1])).parts
+    ] == ["l2q"]
 
 
 def test_a_term_may_have_a_reduction_of_its_own(batch):
@@ -279,3 +285,81 @@ def test_parts_of_anybody_take_part():
 
 def test_the_example_of_the_docstring():
     assert doctest.testmod(objectives).failed == 0
+
+
+@dataclass
+class Doubled(SupCon):
+    """A subclass that replaces the pair value only."""
+
+    def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
+        return 2 * super().terms(s_QP, y_QP)
+
+
+def test_a_subclass_with_its_own_terms_does_not_inherit_the_closed_form(batch):
+    assert SupCon().has_closed_form
+    assert not Doubled().has_closed_form
+    doubled = Objective([Term("doubled", 1.0, Doubled(), Psl())])(*batch)
+    torch.testing.assert_close(doubled, 2 * xmclab.objective("supcon")(*batch))
+
+
+@dataclass
+class Halved(Ova):
+    def weights(self, y_QP: Tensor) -> Tensor:
+        return 0.5 * super().weights(y_QP)
+
+
+def test_a_binary_reduction_with_weights_of_its_own_is_heard(batch):
+    bce = default_registry().get("loss", "bce")()
+    halved = Objective([Term("bce", 1.0, bce, Halved())])(*batch)
+    torch.testing.assert_close(halved, 0.5 * xmclab.objective("bce")(*batch))
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("reduction", ["psl", "pol", "pal"])
+def test_closed_forms_equal_autograd(batch, reduction, symmetric):
+    """The same losses with their closed forms hidden, on soft targets with ignored pairs."""
+    s_QP, y_QP = batch
+    y_QP = y_QP * torch.rand(y_QP.shape, dtype=torch.float64)
+    ignore_QP = torch.rand(y_QP.shape) < 0.2
+    closed = xmclab.objective("ds+0.5*supcon(temperature=0.3)+2*bce", reduction, 0.7, symmetric=symmetric)
+    hidden = [
+        Term(
+            t.name,
+            t.weight,
+            type(f"Open{t.name}", (type(t.loss),), {"terms": type(t.loss).terms})(t.loss.temperature),
+            t.reduction,
+        )
+        for t in closed.terms
+    ]
+    opened = Objective(hidden, closed.temperature, closed.q2l_share)
+    assert all(term.loss.has_closed_form for term in closed.terms)
+    assert not any(term.loss.has_closed_form for term in opened.terms)
+    for weight_P in (None, torch.rand(7, dtype=torch.float64)):
+        results = []
+        for objective in (closed, opened):
+            scores = s_QP.clone().requires_grad_()
+            torch.manual_seed(3)
+            if reduction == "pol":  # draws depend on the shape of the matrix: keep one positive per row and column
+                y_QP = torch.eye(5, 7, dtype=torch.float64) * 0.5
+            value = objective(scores, y_QP, ignore_QP=ignore_QP, label_weight_P=weight_P)
+            value.backward()
+            results.append((value.detach(), scores.grad))
+        torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-12, atol=1e-12)
+
+
+def test_a_term_of_weight_zero_is_reported_and_adds_nothing(batch):
+    s_QP, y_QP = batch
+    evaluation = xmclab.objective("0*ds+bce").evaluate(s_QP.requires_grad_(), Truth.of_matrix(y_QP))
+    assert float(evaluation.parts[0].value) == pytest.approx(float(xmclab.objective("ds")(s_QP, y_QP)))
+    (gradient,) = torch.autograd.grad(evaluation.total, s_QP)
+    (expected,) = torch.autograd.grad(xmclab.objective("bce")(s_QP, y_QP), s_QP)
+    torch.testing.assert_close(gradient, expected)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+def test_an_empty_matrix_has_value_zero(shape):
+    s_QP = torch.zeros(shape, requires_grad=True)
+    value = xmclab.objective("ds+bce", symmetric=True)(s_QP, torch.zeros(shape))
+    value.backward()
+    assert float(value.detach()) == 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from xmclab.tables import RowOptimizer, RowTable
 
 ROWS, WIDTH, STEPS = 12, 5, 25

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from xmclab.api import Batch
 from xmclab.truth import Truth
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import scipy.sparse as sp
-
 from torch import Tensor, nn
 
 from xmclab.keys import Keys
@@ -185,15 +184,16 @@ class Loss(ABC):
         """Optional: the same in closed form, which spares the graph of `terms` and most of its memory.
 
         Returns:
-            The sum that `terms` gives (multi-class: over the pairs, by their weights; binary: over all cells, weights 1)
-            and its gradient with respect to `s_QP`. It may overwrite `s_QP`, and return it as the gradient.
+            The sum that `terms` gives (multi-class: over the pairs, by their weights; binary: over all cells) and its
+            gradient with respect to `s_QP`. It may overwrite `s_QP`, and return it as the gradient.
         """
         raise NotImplementedError(f"{type(self).__name__} has no closed form")
 
     @property
     def has_closed_form(self) -> bool:
-        """Whether the loss defines `value_and_grad`."""
-        return type(self).value_and_grad is not Loss.value_and_grad
+        """Whether `value_and_grad` is defined, and not for the `terms` of a parent that a subclass replaced."""
+        definers = [cls for cls in type(self).__mro__ if {"terms", "value_and_grad"} & vars(cls).keys()]
+        return "value_and_grad" in vars(definers[0]) and definers[0] is not Loss
 
 
 @dataclass
@@ -277,9 +277,11 @@ class Encoder(nn.Module, ABC):
 
 
 class Head(nn.Module, ABC):
-    """Encoder output to query and label vectors whose inner product is the score. A dataclass: its fields are its options."""
+    """Encoder output to query and label vectors whose inner product is the score. A dataclass, as all parts."""
 
-    labels_from: ClassVar[Literal["text", "table"]]  # label vectors from the encoded label text, or from a row per label
+    labels_from: ClassVar[
+        Literal["text", "table"]
+    ]  # label vectors from the encoded label text, or from a row per label
 
     lr: float  # learning rate of its dense parameters
     temperature: float  # divides the inner products in training, for loss terms that set none
@@ -287,6 +289,14 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def build(self, width: int, num_labels: int) -> None:
         """Create the parameters for an encoder of this width and this many labels."""
+
+    @property
+    def starts_from_texts(self) -> bool:
+        """Whether `start` wants to be called."""
+        return False
+
+    def start(self, x_ND: Tensor, x_LD: Tensor, targets_NL: sp.csr_array) -> None:
+        """Optional: set first values from the encoded training queries and labels, before the first step."""
 
     @abstractmethod
     def queries(self, x_BD: Tensor) -> Tensor:
@@ -328,7 +338,9 @@ class Miner(ABC):
         """Mine anew: up to `depth` labels for every training query, none of them in its row of `exclude_NL`."""
 
     @abstractmethod
-    def sample(self, rows_Q: NDArray[np.int64], n: int, exclude_NL: sp.csr_array, rng: np.random.Generator) -> NDArray[np.int64]:
+    def sample(
+        self, rows_Q: NDArray[np.int64], n: int, exclude_NL: sp.csr_array, rng: np.random.Generator
+    ) -> NDArray[np.int64]:
         """[Q, n] label ids drawn for these queries, -1 where there are fewer; none is in its row of `exclude_NL`."""
 
 

@@ -1,4 +1,4 @@
-"""Stateless randomness: every draw comes from a key (seed, purpose, counters), so nothing has to be saved or replayed."""
+"""Stateless randomness: every draw comes from a key (seed, purpose, counters), so there is no state to save."""
 
 from __future__ import annotations
 

@@ -101,6 +101,8 @@ class Objective:
             given = tuple(label_weight_P.shape)
             raise ValueError(f"label weights {given} are not one per label of {tuple(scores_QP.shape)}")
         s_QP = scores_QP if scores_QP.dtype == torch.float64 else scores_QP.float()
+        if not s_QP.numel():
+            return Evaluation(s_QP.sum(), [])
         weight_P = None if label_weight_P is None else label_weight_P.to(s_QP.dtype)
         sums = [part for term in self.terms for part in self._sums(term, truth, weight_P)]
         closed = [part for part in sums if part.closed]
@@ -148,9 +150,10 @@ class _Sum:
 
     @property
     def closed(self) -> bool:
-        """Whether the closed form applies: that of a binary loss knows nothing of weights, only `Ova` has none."""
-        plain = isinstance(self.reduction, Ova) and self.label_weight_P is None
-        return self.term.loss.has_closed_form and (self.term.loss.kind == "multiclass" or plain)
+        """Whether the closed form applies: that of a binary loss knows no weights, as `Ova` and its like have none."""
+        kind = type(self.reduction)
+        weightless = kind.weights is Ova.weights and kind.normaliser is Ova.normaliser and self.label_weight_P is None
+        return self.term.loss.has_closed_form and (self.term.loss.kind == "multiclass" or weightless)
 
     def _anchored(self, s_QP: Tensor) -> Tensor:
         """The scores with anchors as rows."""
@@ -180,14 +183,14 @@ class _Sum:
         y_QM, place_E = self.truth.compact(s_QP.dtype)
         at = self.truth.row_E, place_E
         target_E = self.reduction.targets(y_QM)[at]
-        slope = self.factor / self.temperature
+        slope = self.factor / self.temperature or 1.0  # a term of weight 0 is still reported
         if self.term.loss.kind == "binary":
             assert isinstance(self.reduction, Ova)
             cells = self.truth.shape[0] * self.truth.shape[1] - len(self.truth.ignored_row_I)
             normaliser = 1 if self.reduction.cells == "sum" else max(cells, 1)
             pairs = Pairs(self.truth.row_E, self.truth.column_E, target_E, torch.ones_like(target_E))
             value, gradient_QP = self.term.loss.value_and_grad(scaled_QP, pairs)
-            return value / normaliser, self._anchored(gradient_QP.mul_(slope / normaliser))
+            return value / normaliser, gradient_QP.mul_(self.factor / self.temperature / normaliser)
         w_QM = self.reduction.weights(y_QM)
         weight_E = w_QM[at] * slope / self.reduction.normaliser(w_QM)
         if self.label_weight_P is not None:
@@ -195,7 +198,8 @@ class _Sum:
             weight_E = weight_E * self.label_weight_P[labels_E]
         pairs = Pairs(self.truth.row_E, self.truth.column_E, target_E, weight_E)
         value, gradient_QP = self.term.loss.value_and_grad(scaled_QP, pairs)
-        return value / slope if slope else value, self._anchored(gradient_QP)
+        gradient_QP = gradient_QP if self.factor else gradient_QP.zero_()
+        return value / slope, self._anchored(gradient_QP)
 
 
 def _check_scores(scores_QP: Tensor) -> None:

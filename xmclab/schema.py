@@ -1,4 +1,4 @@
-"""What can be configured: the settings of a run, and the slots that parts go into. Each knob is documented on its line."""
+"""What can be configured: the settings of a run, and the slots that parts go into. Each knob says what it is."""
 
 from __future__ import annotations
 
@@ -30,9 +30,13 @@ class ObjectiveSettings:
     """How the heads and directions are mixed: `objective.de_share=0.5`."""
 
     de_share: float = option(0.5, "weight of the DE head's loss, the CLF head's has the rest (lambda)", ge=0, le=1)
-    de_q2l_share: float = option(0.5, "DE head: weight of query-to-label, label-to-query has the rest (lambda_D)", ge=0, le=1)
+    de_q2l_share: float = option(
+        0.5, "DE head: weight of query-to-label, label-to-query has the rest (lambda_D)", ge=0, le=1
+    )
     clf_q2l_share: float = option(0.5, "CLF head: the same (lambda_C)", ge=0, le=1)
-    label_weights: Literal["none", "propensity"] = option("none", "weight of each label's terms: 1, or its inverse propensity")
+    label_weights: Literal["none", "propensity"] = option(
+        "none", "weight of each label's terms: 1, or its inverse propensity"
+    )
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,9 @@ class OptimSettings:
     schedule: Literal["cosine", "linear", "constant"] = option("cosine", "learning rate after the warm-up")
     warmup: float = option(0.1, "warm-up: a share of all steps below 1, else epochs", ge=0)
     clip: float = option(1.0, "largest norm of the gradient; 0: no clipping", ge=0)
-    ema: float = option(0.0, "average of the weights that is evaluated and saved: its decay per step; 0: none", ge=0, lt=1)
+    ema: float = option(
+        0.0, "average of the weights that is evaluated and saved: its decay per step; 0: none", ge=0, lt=1
+    )
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,9 @@ class Settings:
     epochs: int = option(10, "passes over the training queries", ge=1)
     refresh_every: int = option(5, "epochs between two views: clusters and negatives are made anew (tau)", ge=1)
     device: str = option("auto", "auto (cuda if there is one, else cpu), cpu, cuda, cuda:1, ...")
-    precision: Literal["auto", "float32", "bfloat16"] = option("auto", "of the products: auto is bfloat16 on cuda, float32 on a cpu")
+    precision: Literal["auto", "float32", "bfloat16"] = option(
+        "auto", "of the products: auto is bfloat16 on cuda, float32 on a cpu"
+    )
     compile: bool = option(False, "run the encoder through torch.compile")
     deterministic: bool = option(True, "use torch's deterministic algorithms: the same numbers every time")
     data: DataSettings = field(default_factory=DataSettings)
@@ -109,4 +117,7 @@ SLOTS: dict[str, Slot] = {
 EXPRESSIONS: dict[str, str] = {"loss.de": "ds", "loss.clf": "ds+bce"}
 
 # Shorthands that set both heads: `reduction=psl` means `reduction.de=psl reduction.clf=psl`.
-SHORTHANDS: dict[str, tuple[str, ...]] = {"reduction": ("reduction.de", "reduction.clf"), "loss": ("loss.de", "loss.clf")}
+SHORTHANDS: dict[str, tuple[str, ...]] = {
+    "reduction": ("reduction.de", "reduction.clf"),
+    "loss": ("loss.de", "loss.clf"),
+}

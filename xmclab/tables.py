@@ -124,16 +124,18 @@ class RowOptimizer(torch.optim.Optimizer):
         if rule == "adagrad":
             if "sum" not in state:
                 state["sum"] = weight.new_zeros(len(weight))
-            total_P = state["sum"][ids_P] + g_PD.square().mean(dim=1)
+            total_P: Tensor = state["sum"][ids_P] + g_PD.square().mean(dim=1)
             state["sum"].index_copy_(0, ids_P, total_P)
-            return g_PD / (total_P.sqrt() + group["eps"]).unsqueeze(1)
+            scaled_PD: Tensor = g_PD / (total_P.sqrt() + group["eps"]).unsqueeze(1)
+            return scaled_PD
         if "mean" not in state:
             state["mean"], state["square"] = torch.zeros_like(weight), torch.zeros_like(weight)
         beta1, beta2 = group["betas"]
-        mean_PD = state["mean"][ids_P].lerp_(g_PD, 1 - beta1)
-        square_PD = state["square"][ids_P].mul_(beta2).addcmul_(g_PD, g_PD, value=1 - beta2)
+        mean_PD: Tensor = state["mean"][ids_P].lerp_(g_PD, 1 - beta1)
+        square_PD: Tensor = state["square"][ids_P].mul_(beta2).addcmul_(g_PD, g_PD, value=1 - beta2)
         state["mean"].index_copy_(0, ids_P, mean_PD)
         state["square"].index_copy_(0, ids_P, square_PD)
         correction1 = 1 - beta1 ** state["step"]
         correction2 = 1 - beta2 ** state["step"]
-        return (mean_PD / correction1) / ((square_PD / correction2).sqrt_() + group["eps"])
+        step_PD: Tensor = (mean_PD / correction1) / ((square_PD / correction2).sqrt_() + group["eps"])
+        return step_PD

@@ -30,21 +30,24 @@ class Truth:
     @staticmethod
     def of_batch(batch: Batch, device: torch.device | str) -> Truth:
         """The truth of a batch, on the device of its scores."""
-        rows, columns, _ = batch.positives
-        tensors = [torch.from_numpy(part).to(device) for part in (*batch.positives, *batch.ignored)]
-        most = [int(np.bincount(where).max(initial=1)) for where in (rows, columns)]
-        return Truth((len(batch.rows_Q), len(batch.labels_P)), *tensors, *most)
+        rows, columns, targets = (torch.from_numpy(part).to(device) for part in batch.positives)
+        ignored_rows, ignored_columns = (torch.from_numpy(part).to(device) for part in batch.ignored)
+        per_row, per_column = (int(np.bincount(where).max(initial=1)) for where in batch.positives[:2])
+        shape = len(batch.rows_Q), len(batch.labels_P)
+        return Truth(shape, rows, columns, targets, ignored_rows, ignored_columns, per_row, per_column)
 
     @staticmethod
     def of_matrix(y_QP: Tensor, ignore_QP: Tensor | None = None) -> Truth:
         """The truth that a matrix of targets (0: negative) and a mask of ignored pairs hold."""
         known_QP = y_QP if ignore_QP is None else y_QP.masked_fill(ignore_QP, 0)
         row_E, column_E = known_QP.nonzero(as_tuple=True)
-        nowhere = row_E.new_empty(0)
-        ignored = (nowhere, nowhere) if ignore_QP is None else ignore_QP.nonzero(as_tuple=True)
-        most = [int((known_QP != 0).sum(dim=dim).amax()) if len(row_E) else 1 for dim in (1, 0)]
-        rows, columns = y_QP.shape
-        return Truth((rows, columns), row_E, column_E, known_QP[row_E, column_E], *ignored, *most)
+        ignored_row_I, ignored_column_I = (row_E[:0], row_E[:0])
+        if ignore_QP is not None:
+            ignored_row_I, ignored_column_I = ignore_QP.nonzero(as_tuple=True)
+        positive_QP = known_QP != 0
+        per_row, per_column = (int(positive_QP.sum(dim=dim).amax()) if len(row_E) else 1 for dim in (1, 0))
+        shape, target_E = (y_QP.shape[0], y_QP.shape[1]), known_QP[row_E, column_E]
+        return Truth(shape, row_E, column_E, target_E, ignored_row_I, ignored_column_I, per_row, per_column)
 
     def transposed(self) -> Truth:
         """The same pairs with anchors and candidates exchanged."""

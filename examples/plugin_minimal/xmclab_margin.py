@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+
 import xmclab
 from xmclab.api import MultiClassLoss
 

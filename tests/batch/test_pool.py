@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 import scipy.sparse as sp
 import torch
 from hypothesis import given, settings

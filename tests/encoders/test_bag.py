@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from xmclab.encoders.bag import Bag
 from xmclab.tables import RowOptimizer
 

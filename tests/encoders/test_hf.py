@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
 from xmclab.api import Tokens
 from xmclab.encoders.hf import HuggingFace
 from xmclab.errors import DataError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from xmclab.heads.classifier import Classifier
 from xmclab.heads.dual_encoder import DualEncoder
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 import xmclab
 from xmclab.heads.classifier import Classifier
 from xmclab.heads.dual_encoder import DualEncoder
@@ -111,7 +112,13 @@ def test_the_total_is_the_weighted_sum_of_the_heads(letters: Any) -> None:
 def test_the_step_reads_label_rows_of_the_pool_only(letters: Any) -> None:
     model = make_model(letters)
     batch = make_batch(model, 100)
-    few = DeviceBatch(batch.query_chunks, [], torch.tensor([1, 4]), Truth.of_matrix(batch.truth.matrix(torch.float64)[:, [1, 4]]), None)
+    few = DeviceBatch(
+        batch.query_chunks,
+        [],
+        torch.tensor([1, 4]),
+        Truth.of_matrix(batch.truth.matrix(torch.float64)[:, [1, 4]]),
+        None,
+    )
     forward_backward(model, few, {"clf": make_terms()["clf"]}, lambda p, c: 0)
     gradient = model.head("clf").psi.weight.grad.coalesce()
     assert gradient.indices().tolist() == [[1, 4]]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from rich.console import Console
+
 from xmclab.config import Config, resolve
 from xmclab.data import open_dataset
 from xmclab.errors import ConfigError, DivergedError, StorageError
@@ -84,8 +85,9 @@ def test_the_meta_device_would_notice() -> None:
 
 
 def test_chunks_do_not_change_a_step() -> None:
-    whole, chunked = trainer("head.de.dropout=0", "head.clf.dropout=0"), trainer(
-        "head.de.dropout=0", "head.clf.dropout=0", "encode.chunk=7"
+    whole, chunked = (
+        trainer("head.de.dropout=0", "head.clf.dropout=0"),
+        trainer("head.de.dropout=0", "head.clf.dropout=0", "encode.chunk=7"),
     )
     assert one_step(chunked)[0] == pytest.approx(one_step(whole)[0], rel=1e-6)
     for a, b in zip(whole.model.parameters(), chunked.model.parameters(), strict=True):
@@ -105,7 +107,7 @@ def test_a_number_that_is_not_finite_stops_before_the_update(tmp_path: Path) -> 
     with torch.no_grad():
         made.model.head("clf").g2[0].weight[0, 0] = math.nan
     before = {name: tensor.clone() for name, tensor in made.model.state_dict().items()}
-    with pytest.raises(DivergedError, match="step 7.*clf/ds/q2l") as caught:
+    with pytest.raises(DivergedError, match=r"step 7.*clf/ds/q2l") as caught:
         one_step(made, step=7)
     after = made.model.state_dict()
     assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in before)
@@ -117,7 +119,8 @@ def test_a_diverged_run_leaves_a_failure_record(tmp_path: Path) -> None:
     with pytest.raises(DivergedError):
         run(config("encoder.lr=1e38", "optim.clip=0", "optim.warmup=0"), default_registry(), tmp_path / "out", QUIET)
     record = json.loads((tmp_path / "out" / "failure" / "step.json").read_text())
-    assert record["rows"] and record["labels"]
+    assert record["rows"]
+    assert record["labels"]
 
 
 def test_the_three_learning_rates_reach_their_parameters() -> None:
@@ -136,7 +139,8 @@ def test_the_three_learning_rates_reach_their_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "middle"), [("cosine", 0.5 * (1 + math.cos(math.pi * 40 / 90))), ("linear", 50 / 90), ("constant", 1.0)]
+    ("schedule", "middle"),
+    [("cosine", 0.5 * (1 + math.cos(math.pi * 40 / 90))), ("linear", 50 / 90), ("constant", 1.0)],
 )
 def test_schedules_warm_up_and_come_down(schedule: str, middle: float) -> None:
     factor = schedule_factor(OptimSettings(schedule=schedule, warmup=0.1), steps=100, steps_per_epoch=10)
@@ -222,11 +226,10 @@ def test_ahead_keeps_order_and_passes_errors_on() -> None:
             raise ValueError("three")
         return x
 
-    seen = []
+    results = ahead(fail, range(10))
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
     with pytest.raises(ValueError, match="three"):
-        for value in ahead(fail, range(10)):
-            seen.append(value)
-    assert seen == [0, 1, 2]
+        next(results)
 
 
 def test_a_query_without_labels_is_never_in_a_plan() -> None:

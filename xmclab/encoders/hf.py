@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from xmclab.api import Encoder, Ragged, Side, Tokens, option
 from xmclab.errors import DataError, Problem
@@ -58,7 +58,7 @@ class HuggingFace(Encoder):
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(source, **code)
             if pretrained:
-                self.network: nn.Module = AutoModel.from_pretrained(source, **code)
+                self.network: Any = AutoModel.from_pretrained(source, **code)
             else:
                 self.network = AutoModel.from_config(AutoConfig.from_pretrained(source, **code), **code)
         except (OSError, ValueError) as error:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+import scipy.sparse as sp
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -16,8 +19,8 @@ from xmclab.tables import RowTable, TableOptimizer
 class Classifier(Head):
     """Per-label classifiers: g2 = linear, dropout on the query; labels are rows of a table.
 
-    Formula:  q = g2(Phi(x)),  z_l = dropout(Psi_l)
-    Paper:    UniDEC (Kharbanda et al., WWW 2025), CLF head.
+    Formula:  q = g2(Phi(x)),  z_l = dropout(Psi_l);  with `normalise`, both at unit length
+    Paper:    UniDEC (Kharbanda et al., WWW 2025), CLF head: not normalised in training, rows drawn by Xavier's rule.
     """
 
     labels_from = "table"
@@ -26,6 +29,10 @@ class Classifier(Head):
     dropout: float = option(0.1, "share of the projection dropped in training", ge=0, lt=1)
     row_dropout: float = option(0.1, "share of the label rows' numbers dropped in training", ge=0, lt=1)
     init: ProjectionInit = option("default", "of the linear map: torch's default, or the identity")
+    normalise: bool = option(False, "train on cosines, as the search does, instead of inner products")
+    rows: Literal["xavier", "texts", "texts+queries"] = option(
+        "xavier", "first rows: random, the label's text, or that plus the mean of its training queries (both projected)"
+    )
     temperature: float = option(1 / 18, "divides the inner product in training", gt=0)
     lr: float = option(2e-4, "learning rate of the projection", gt=0)
     table: TableOptimizer = option("adamw", "how the touched rows of the table are updated")
@@ -39,8 +46,24 @@ class Classifier(Head):
         self.psi = RowTable(num_labels, self.dim, lr=self.table_lr, optimizer=self.table)
         nn.init.xavier_uniform_(self.psi.weight)
 
+    @property
+    def starts_from_texts(self) -> bool:
+        return self.rows != "xavier"
+
+    @torch.no_grad()
+    def start(self, x_ND: Tensor, x_LD: Tensor, targets_NL: sp.csr_array) -> None:
+        rows_LD = F.normalize(self.g2[0](x_LD), dim=-1)
+        if self.rows == "texts+queries":
+            queries_ND = F.normalize(self.g2[0](x_ND), dim=-1).cpu().numpy()
+            positives_LN = targets_NL.astype(bool).astype("float32").T
+            means_LD = torch.from_numpy(positives_LN @ queries_ND).to(x_LD.device)
+            rows_LD = F.normalize(rows_LD + F.normalize(means_LD, dim=-1), dim=-1)
+        self.psi.weight.copy_(rows_LD)
+
     def queries(self, x_BD: Tensor) -> Tensor:
-        return self.g2(x_BD)
+        q_BD: Tensor = self.g2(x_BD)
+        return F.normalize(q_BD, dim=-1) if self.normalise else q_BD
 
     def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
-        return F.dropout(self.psi(labels_P), self.row_dropout, self.training)
+        z_PD = F.dropout(self.psi(labels_P), self.row_dropout, self.training)
+        return F.normalize(z_PD, dim=-1) if self.normalise else z_PD

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
@@ -61,6 +62,24 @@ class Model(nn.Module):
         for start in range(0, len(order), chunk):
             rows = order[start : start + chunk]
             yield rows, self.encoder(to_device(self.encoder.collate(tokens.take(rows)), self.device), side)
+
+    @torch.no_grad()
+    def start_heads(self, query_tokens: Ragged, label_tokens: Ragged, targets_NL: sp.csr_array, chunk: int) -> None:
+        """Let the heads that want to begin from the encoder's first picture of the data."""
+        heads = [self.head(name) for name in self.heads if self.head(name).starts_from_texts]
+        if not heads:
+            return
+        self.eval()
+        x_ND = self._gather(query_tokens, "query", chunk)
+        x_LD = self._gather(label_tokens, "label", chunk)
+        for head in heads:
+            head.start(x_ND, x_LD, targets_NL)
+
+    def _gather(self, tokens: Ragged, side: Side, chunk: int) -> Tensor:
+        x_ND = torch.empty(len(tokens), self.encoder.width, device=self.device)
+        for rows, x_BD in self.encode(tokens, side, chunk):
+            x_ND[torch.from_numpy(rows).to(self.device)] = x_BD.float()
+        return x_ND
 
     @torch.inference_mode()
     def query_vectors(self, tokens: Ragged, chunk: int) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from xmclab.api import Dataset, Ranking, Tracker
+from xmclab.api import Dataset, Ragged, Ranking, Tracker
 from xmclab.config import Config
 from xmclab.data import open_dataset
 from xmclab.errors import DivergedError, MemoryLimitError, Problem
@@ -45,7 +45,7 @@ class Evaluator:
     def __init__(self, config: Config, data: Dataset) -> None:
         self.config, self.data = config, data
         self.inverse_propensity_L = inverse_propensity(data.train.targets_NL, *propensity_parameters(data.name))
-        self.test_tokens = None
+        self.test_tokens: Ragged | None = None
 
     def score(self, rankings: Mapping[str, Ranking]) -> Scores:
         truth = self.data.test.targets_NL
@@ -160,7 +160,9 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
 def print_result(console: Console, result: RunResult) -> None:
     """The closing table of a run."""
     data, seconds = result.document["data"], result.document["seconds"]
-    title = f"{result.document['recipe']} on {data['name']} (test: {data['test']} queries, {data['labels']} labels), in %"
+    title = (
+        f"{result.document['recipe']} on {data['name']} (test: {data['test']} queries, {data['labels']} labels), in %"
+    )
     print_table(console, title, result.metrics, result.baselines)
     console.print(f"trained in {seconds['train']:.0f} s, {seconds['total']:.0f} s in all; kept in {result.folder}")
 
@@ -169,13 +171,14 @@ def print_result(console: Console, result: RunResult) -> None:
 def deterministic(wanted: bool) -> Iterator[None]:
     """The same numbers every time, where torch has a way to it."""
     before = torch.are_deterministic_algorithms_enabled()
-    fill = torch.utils.deterministic.fill_uninitialized_memory
+    memory: Any = torch.utils.deterministic
+    fill = memory.fill_uninitialized_memory
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False
+        memory.fill_uninitialized_memory = False  # costs time, and nothing here reads memory before writing it
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
-        torch.utils.deterministic.fill_uninitialized_memory = fill
+        memory.fill_uninitialized_memory = fill

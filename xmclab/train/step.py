@@ -1,9 +1,9 @@
 """One training step, top to bottom: encode once, score, reduce, back, replay.
 
-    encode    queries and unique labels, in chunks; both heads share that pass
-    scores    s_QP = <q, z> of each head
-    objective L = lambda L_de + (1 - lambda) L_clf, each over both directions
-    back      to the encoder's outputs, then through the encoder chunk by chunk
+encode    queries and unique labels, in chunks; both heads share that pass
+scores    s_QP = <q, z> of each head
+objective L = lambda L_de + (1 - lambda) L_clf, each over both directions
+back      to the encoder's outputs, then through the encoder chunk by chunk
 """
 
 from __future__ import annotations

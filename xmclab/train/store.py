@@ -1,11 +1,11 @@
 """A run folder: written by a run, read by whoever uses its model.
 
-    config.yaml       the resolved config; `recipe=RUN/config.yaml` runs it again
-    environment.json  versions, seed, data fingerprint, device
-    metrics.jsonl     a line per step and evaluation (the `jsonl` tracker)
-    result.json       the document that `xmclab run --json` prints
-    model.safetensors the weights;  encoder/ vocabulary or tokenizer files
-    failure/          only if the run diverged: where and on what
+config.yaml       the resolved config; `recipe=RUN/config.yaml` runs it again
+environment.json  versions, seed, data fingerprint, device
+metrics.jsonl     a line per step and evaluation (the `jsonl` tracker)
+result.json       the document that `xmclab run --json` prints
+model.safetensors the weights;  encoder/ vocabulary or tokenizer files
+failure/          only if the run diverged: where and on what
 """
 
 from __future__ import annotations

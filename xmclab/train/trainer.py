@@ -48,6 +48,8 @@ class Trainer:
         self.query_tokens = encoder.tokenise(data.train.texts)
         self.label_tokens = encoder.tokenise(data.label_texts)
 
+        chunk = self.settings.encode.search_chunk
+        self.model.start_heads(self.query_tokens, self.label_tokens, data.train.targets_NL, chunk)
         self.sampler, self.miner = config.make("sampler"), config.make("miner")
         self.targets_NL, self.filter_NL = data.train.targets_NL, data.train.filter_NL
         self.exclude_NL = (self.targets_NL.astype(bool) + self.filter_NL.astype(bool)).tocsr()
