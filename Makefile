@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: run test lint install clean
+.PHONY: run test lint install bench-quality clean
 
 run: install  ## train UniDEC on the embedded data and print its table
 	$(BIN)/xmclab run recipe=unidec loss.clf=ds+bce
@@ -21,6 +21,9 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench-quality: install  ## quality on the embedded data over three seeds: benchmarks/quality/debian.md
+	$(BIN)/python benchmarks/quality/debian.py --seeds 3
 
 install: $(INSTALLED)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -235,3 +238,41 @@ def test_ahead_keeps_order_and_passes_errors_on() -> None:
 def test_a_query_without_labels_is_never_in_a_plan() -> None:
     made = trainer()
     assert np.diff(made.targets_NL.indptr)[made.rows_N].min() > 0
+
+
+def test_bfloat16_products_train_with_finite_numbers(tmp_path: Path) -> None:
+    """In a process of its own: some CPUs need the variable to multiply bfloat16 matrices at all."""
+    command = [sys.executable, "-m", "xmclab", "run", *SMALL, "epochs=1", "precision=bfloat16", "--json", "--out"]
+    environment = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, str(tmp_path / "out")], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    steps = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").open()]
+    assert all(math.isfinite(record["loss"]) for record in steps if record["event"] == "step")
+    assert json.loads(done.stdout)["metrics"]["de"]["P@1"] > 0
+
+
+def test_compile_compiles_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: compiled.append(type(self).__name__))
+    trainer("compile=on")
+    assert compiled == ["Bag"]
+
+
+def test_evaluation_every_n_epochs_is_logged(tmp_path: Path) -> None:
+    result = run(config("epochs=3", "evaluate.every=1"), default_registry(), tmp_path / "out", QUIET)
+    records = [json.loads(line) for line in (result.folder / "metrics.jsonl").open()]
+    evaluations = [record for record in records if record["event"] == "eval"]
+    assert [record["epoch"] for record in evaluations] == [1, 2, 3]
+    assert evaluations[-1]["metrics"] == result.metrics
+
+
+def test_the_run_folder_says_what_was_run(tmp_path: Path) -> None:
+    result = run(config(), default_registry(), tmp_path / "out", QUIET)
+    files = {path.name for path in result.folder.iterdir()}
+    assert files == {"config.yaml", "environment.json", "metrics.jsonl", "result.json", "model.safetensors", "encoder"}
+    environment = json.loads((result.folder / "environment.json").read_text())
+    assert environment["seed"] == 0
+    assert environment["packages"]["torch"] == torch.__version__
+    assert environment["data"]["sha256"] == json.loads((result.folder / "result.json").read_text())["data"]["sha256"]
