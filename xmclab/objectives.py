@@ -179,7 +179,7 @@ class _Sum:
 
     def value_and_grad(self, s_QP: Tensor) -> tuple[Tensor, Tensor]:
         """In closed form: the value, and the gradient of `factor * value` with respect to `s_QP`."""
-        scaled_QP = self.truth.hide_ignored(self._anchored(s_QP / self.temperature), -math.inf)
+        scaled_QP = self.truth.hide_ignored(self._anchored(s_QP * (1 / self.temperature)), -math.inf)
         y_QM, place_E = self.truth.compact(s_QP.dtype)
         at = self.truth.row_E, place_E
         target_E = self.reduction.targets(y_QM)[at]

@@ -59,7 +59,7 @@ class RowTable(nn.Module):
             self.owed = 0.0
             return
         factor_P = (self.owed_now() - self.paid[ids_P]).exp()
-        self.weight.index_copy_(0, ids_P, self.weight[ids_P] * factor_P.unsqueeze(1))
+        self.weight.index_copy_(0, ids_P, self.weight.index_select(0, ids_P) * factor_P.unsqueeze(1))
         self.paid.index_fill_(0, ids_P, self.owed)
 
     def owed_now(self) -> Tensor:
@@ -131,11 +131,11 @@ class RowOptimizer(torch.optim.Optimizer):
         if "mean" not in state:
             state["mean"], state["square"] = torch.zeros_like(weight), torch.zeros_like(weight)
         beta1, beta2 = group["betas"]
-        mean_PD: Tensor = state["mean"][ids_P].lerp_(g_PD, 1 - beta1)
-        square_PD: Tensor = state["square"][ids_P].mul_(beta2).addcmul_(g_PD, g_PD, value=1 - beta2)
+        mean_PD: Tensor = state["mean"].index_select(0, ids_P).lerp_(g_PD, 1 - beta1)
+        square_PD: Tensor = state["square"].index_select(0, ids_P).mul_(beta2).addcmul_(g_PD, g_PD, value=1 - beta2)
         state["mean"].index_copy_(0, ids_P, mean_PD)
         state["square"].index_copy_(0, ids_P, square_PD)
         correction1 = 1 - beta1 ** state["step"]
         correction2 = 1 - beta2 ** state["step"]
-        step_PD: Tensor = (mean_PD / correction1) / ((square_PD / correction2).sqrt_() + group["eps"])
-        return step_PD
+        spread_PD = square_PD.sqrt_().mul_(correction1 / math.sqrt(correction2)).add_(correction1 * group["eps"])
+        return mean_PD.div_(spread_PD)

@@ -99,5 +99,12 @@ def test_assets_bring_back_the_same_encoder(folder: Path, tmp_path: Path) -> Non
 
 
 def test_a_model_that_is_not_there_is_a_data_error_with_its_name(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no-such-model"):
-        HuggingFace(model=str(tmp_path / "no-such-model")).fit(TEXTS)
+    for model in (str(tmp_path / "no-such-model"), "./no-such-model", "nobody/no-such-model"):
+        with pytest.raises(DataError, match="no-such-model") as caught:
+            HuggingFace(model=model).fit(TEXTS)
+        assert caught.value.exit_code == 3
+
+
+def test_a_folder_that_holds_no_model_is_a_data_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="encoder.model"):
+        HuggingFace(model=str(tmp_path)).fit(TEXTS)

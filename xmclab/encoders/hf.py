@@ -92,6 +92,8 @@ class HuggingFace(Encoder):
 def locate(model: str) -> str:
     """The folder of a model that comes inside a package, else the name or folder as it is."""
     if model != MINILM:
+        if model.startswith((".", "/", "~")) and not Path(model).is_dir():
+            raise DataError(Problem(f"encoder.model={model}", "no such folder"))
         return model
     spec = importlib.util.find_spec(MINILM_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
