@@ -1,0 +1,81 @@
+"""Measure alternatives beside each other in one run, and say whether a goal is met.
+
+A part is a module of this folder with `measure() -> list[Row]`. Times are medians of interleaved repeats (every
+alternative once per round, so that noise hits all of them), on two threads; only their ratios mean something.
+Memory is the growth of the peak resident size in a process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+THREADS = 2
+
+
+@dataclass(frozen=True)
+class Row:
+    """One goal, measured."""
+
+    goal: int  # number of the goal
+    what: str  # the part and its inputs
+    ours: str  # what we measured, with its unit
+    peer: str  # what it is compared with, and its measure
+    value: float  # the number that the goal bounds: a ratio, seconds, bytes
+    bound: float
+    sense: Literal["<=", ">="] = "<="
+
+    @property
+    def met(self) -> bool:
+        return self.value <= self.bound if self.sense == "<=" else self.value >= self.bound
+
+
+def interleaved(alternatives: Mapping[str, Callable[[], Any]], repeats: int = 7, warmup: int = 1) -> dict[str, float]:
+    """Median seconds of each alternative; in every round each one runs once."""
+    times: dict[str, list[float]] = {name: [] for name in alternatives}
+    for round_ in range(warmup + repeats):
+        for name, run in alternatives.items():
+            started = time.perf_counter()
+            run()
+            if round_ >= warmup:
+                times[name].append(time.perf_counter() - started)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def peak_growth(module: str, function: str, *arguments: Any) -> int:
+    """Bytes by which the peak resident size grows during `module.function(*arguments)()`, in a fresh process.
+
+    The function prepares its inputs and returns a callable; only the call is measured.
+    """
+    command = [sys.executable, str(Path(__file__)), module, function, json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(done.stdout.splitlines()[-1])
+
+
+def _child(module: str, function: str, arguments: str) -> None:
+    import torch
+
+    torch.set_num_threads(THREADS)
+    sys.path.insert(0, str(Path(__file__).parent))
+    call = getattr(importlib.import_module(module), function)(*json.loads(arguments))
+    Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the preparation
+    before = _status("VmRSS")
+    call()
+    print(_status("VmHWM") - before)
+
+
+def _status(field: str) -> int:
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+
+if __name__ == "__main__":
+    _child(*sys.argv[1:])
