@@ -47,9 +47,6 @@ class OptimSettings:
     schedule: Literal["cosine", "linear", "constant"] = option("cosine", "learning rate after the warm-up")
     warmup: float = option(0.1, "warm-up: a share of all steps below 1, else epochs", ge=0)
     clip: float = option(1.0, "largest norm of the gradient; 0: no clipping", ge=0)
-    ema: float = option(
-        0.0, "average of the weights that is evaluated and saved: its decay per step; 0: none", ge=0, lt=1
-    )
 
 
 @dataclass(frozen=True)
