@@ -1,0 +1,340 @@
+"""Runs what README.md and docs/*.md tell a reader to type, and compares their tables with the code.
+
+How a page is written, so that it can be run from top to bottom in an empty folder:
+- A ```console block holds commands behind `$ ` and what they print. Compared are lines that start with `error: `
+  (exactly the errors of the command above them; a command without such lines must succeed), the number below
+  `$ echo $?`, and the words of each line of a listing (`xmclab parts`, `recipes`, `--why`, `--dry-run`), which may leave
+  lines out by `...`. The numbers of a training run are not. `/home/you` stands for the reader's folder.
+- A block below a line that is just a file name in backticks and a colon (`my_loss.py`:) is a file that one makes.
+- Any other ```python block is executed, one after the other in one namespace. ```text blocks are only read.
+- `examples/` is at hand. `xmclab run` starts from `QUICK`, so what the page itself says wins. `encoder.model=minilm`
+  is a tiny random BERT. `make` and `pip install` are not run: their targets and extras must exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import runpy
+import shlex
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from xmclab import cli, errors, hookspecs
+from xmclab.config import resolve
+from xmclab.errors import ConfigError, XmclabError
+from xmclab.plugins import default_registry
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+QUICK = ["data=tiny", "epochs=1", "evaluate.baselines=off"]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE_NAME = re.compile(r"^`([\w./-]+)`:$")
+FILE_KINDS = {"python": ".py", "yaml": ".yaml", "json": ".json", "toml": ".toml", "text": ".txt"}
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of a page."""
+
+    language: str
+    text: str
+    file: str | None  # the file that the reader makes of it
+
+
+@dataclass
+class Command:
+    """A line to type, and what the page shows below it."""
+
+    line: str
+    output: list[str] = field(default_factory=list)
+
+    @property
+    def errors(self) -> list[str]:
+        return [line for line in self.output if line.startswith("error: ")]
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    text = page.read_text(encoding="utf-8")
+    for match in FENCE.finditer(text):
+        above = text[: match.start()].rstrip("\n").rpartition("\n")[2]
+        name = FILE_NAME.match(above)
+        yield Block(match[1], match[2], name[1] if name else None)
+
+
+def commands(block: Block) -> Iterator[Command]:
+    current: Command | None = None
+    for line in block.text.splitlines():
+        if line.startswith("$ "):
+            if current:
+                yield current
+            current = Command(line[2:])
+        else:
+            assert current, f"output before the first command: {line}"
+            current.output.append(line)
+    if current:
+        yield current
+
+
+@pytest.fixture(scope="module")
+def tiny_bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    folder = tmp_path_factory.mktemp("bert")
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh"]))
+    BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    torch.manual_seed(0)
+    size = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    BertModel(BertConfig(vocab_size=13, **size)).save_pretrained(folder)
+    return folder
+
+
+class Reader:
+    """Does what a page says, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.namespace: dict[str, object] = {"__name__": "page"}
+        self.exit_code = 0
+
+    def follow(self, block: Block) -> None:
+        if block.file:
+            assert block.file.endswith(FILE_KINDS[block.language]), f"{block.file} is no {block.language}"
+            (self.folder / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (self.folder / block.file).write_text(block.text, encoding="utf-8")
+        elif block.language == "python":
+            exec(compile(block.text, "page", "exec"), self.namespace)
+        elif block.language == "console":
+            for command in commands(block):
+                self.type(command)
+        else:
+            assert block.language == "text", f"nobody knows how to run a block of {block.language!r}"
+
+    def type(self, command: Command) -> None:
+        if command.line == "echo $?":
+            assert command.output == [str(self.exit_code)]
+            return
+        words = shlex.split(command.line)
+        target = words.pop() if len(words) > 1 and words[-2] == ">" else None
+        words = words[:-1] if target else words
+        environment = [word for word in words if re.match(r"[A-Z_]+=", word)]
+        program, *arguments = words[len(environment) :]
+        programs: dict[str, Callable[[list[str]], int]] = {
+            "xmclab": xmclab,
+            "python": run_script,
+            "pytest": run_tests,
+            "make": make,
+            "pip": pip,
+        }
+        assert program in programs, f"nobody knows how to run {command.line!r}"
+        out, err = io.StringIO(), io.StringIO()
+        with variables(environment), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            self.exit_code = programs[program](arguments)
+        said = err.getvalue().replace(str(self.folder), "/home/you")
+        if target:
+            (self.folder / target).write_text(out.getvalue(), encoding="utf-8")
+        assert [line for line in said.splitlines() if line.startswith("error: ")] == command.errors, said
+        assert (self.exit_code == 0) == (not command.errors), f"{command.line}: {self.exit_code}\n{said}"
+        if program == "xmclab" and is_listing(arguments):
+            printed = [line.split() for line in [*out.getvalue().splitlines(), *said.splitlines(), "..."]]
+            assert [line for line in command.output if line.split() not in printed] == []
+
+
+@contextlib.contextmanager
+def variables(settings: list[str]) -> Iterator[None]:
+    """The environment of a command, which decides what plugins are loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        for setting in settings:
+            patch.setenv(*setting.split("=", 1))
+        if settings:
+            default_registry.cache_clear()
+        yield
+    if settings:
+        default_registry.cache_clear()
+
+
+def is_listing(arguments: list[str]) -> bool:
+    return arguments[0] in ("parts", "recipes") or bool({"--why", "--dry-run"} & set(arguments))
+
+
+def xmclab(arguments: list[str]) -> int:
+    if not is_listing(arguments):
+        assert arguments[0] == "run"
+        arguments = ["run", *QUICK, *arguments[1:]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["xmclab", *arguments])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+    assert isinstance(caught.value.code, int)
+    return caught.value.code
+
+
+def run_script(arguments: list[str]) -> int:
+    runpy.run_path(arguments[0], run_name="__main__")
+    return 0
+
+
+def run_tests(arguments: list[str]) -> int:
+    """The test functions of a file, which take no arguments."""
+    tests = [value for name, value in runpy.run_path(arguments[0]).items() if name.startswith("test_")]
+    assert tests
+    for test in tests:
+        test()
+    return 0
+
+
+def make(arguments: list[str]) -> int:
+    makefile = (ROOT / "Makefile").read_text()
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in arguments)
+    return 0
+
+
+def pip(arguments: list[str]) -> int:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert arguments[0] == "install"
+    for wanted in re.findall(r"\.\[([\w,]+)\]", arguments[-1]) or [""]:
+        assert not wanted or set(wanted.split(",")) <= set(extras)
+    if "--constraint" in arguments:
+        assert (ROOT / arguments[arguments.index("--constraint") + 1]).is_file()
+    return 0
+
+
+@each_page
+def test_a_reader_can_do_what_the_page_says(
+    page: Path, tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xmclab.encoders.hf.locate", lambda model: str(tiny_bert) if model == "minilm" else model)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    before = set(sys.modules)
+    reader = Reader(tmp_path)
+    try:
+        for block in blocks(page):
+            reader.follow(block)
+    finally:
+        for name in set(sys.modules) - before:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+                del sys.modules[name]
+
+
+def test_a_shown_error_that_is_not_the_real_one_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(AssertionError):
+        Reader(tmp_path).type(Command("xmclab run recipe=unidecc", ["error: something else"]))
+    with pytest.raises(AssertionError):
+        Reader(tmp_path).type(Command("xmclab run recipe=unidecc"))
+    with pytest.raises(AssertionError, match="nobody knows"):
+        Reader(tmp_path).type(Command("curl example.org"))
+
+
+@each_page
+def test_links_lead_somewhere(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if re.match(r"https?:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in anchors(file), f"{page.name}: {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text(encoding="utf-8")), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert all(f"(docs/{page.name})" in readme for page in PAGES[1:])
+
+
+def table(page: str, mark: str) -> tuple[list[str], list[list[str]]]:
+    """(titles, rows) of the table between the marks `<!-- mark -->` and `<!-- /mark -->`; backticks are left out."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    inside = text.partition(f"<!-- {mark} -->")[2].partition(f"<!-- /{mark} -->")[0]
+    split = [re.split(r"(?<!\\)\|", line)[1:-1] for line in inside.strip().splitlines()]
+    titles, _, *rows = [[cell.strip().strip("`").replace("\\|", "|") for cell in line] for line in split]
+    return titles, rows
+
+
+def values(recipe: str) -> dict[str, str]:
+    """Every key of a recipe with its value as the tables print it."""
+    explained = resolve([f"recipe={recipe}"], default_registry()).explain()
+    return {key: f"{value:g}" if isinstance(value, float) else str(value) for key, value, _ in explained}
+
+
+@pytest.mark.parametrize("mark", ["symbols", "release"])
+def test_the_tables_of_keys_agree_with_the_recipes(mark: str) -> None:
+    titles, rows = table("recipes.md", mark)
+    recipes = {title: values(title) for title in titles if title in default_registry().names("recipe")}
+    assert len(recipes) == 2
+    shown = [{name: row[titles.index(name)] for name in recipes} for row in rows]
+    keys = [row[titles.index("key")] for row in rows]
+    real = [{name: recipe[key] for name, recipe in recipes.items()} for key in keys]
+    assert dict(zip(keys, shown, strict=True)) == dict(zip(keys, real, strict=True))
+
+
+def test_the_table_of_deviations_is_complete() -> None:
+    paper, release = values("unidec_paper"), values("unidec_release")
+    assert {row[0] for row in table("recipes.md", "release")[1]} == {key for key in paper if paper[key] != release[key]}
+
+
+def test_the_table_of_symbols_has_every_number_of_the_recipe() -> None:
+    """What `unidec_paper` sets, apart from the ways of a transformer and the first values of maps."""
+    explained = resolve(["recipe=unidec_paper"], default_registry()).explain()
+    set_by_recipe = {key for key, _, source in explained if ".yaml:" in source}
+    keys = {row[2] for row in table("recipes.md", "symbols")[1]}
+    assert set_by_recipe - keys == {"encoder.pooling", "head.de", "head.clf", "head.de.init", "head.clf.init"}
+
+
+def test_the_table_of_combinations_says_what_is_accepted() -> None:
+    (_, *losses), rows = table("recipes.md", "combinations")
+    assert {row[0] for row in rows} == set(default_registry().names("reduction"))
+    assert {term for loss in losses for term in loss.split("+")} == set(default_registry().names("loss"))
+    for reduction, *answers in rows:
+        for loss, answer in zip(losses, answers, strict=True):
+            assert accepted([f"reduction={reduction}", f"loss={loss}"]) == (answer == "yes"), (reduction, loss)
+
+
+def accepted(overrides: list[str]) -> bool:
+    try:
+        resolve(overrides, default_registry())
+    except ConfigError:
+        return False
+    return True
+
+
+def test_every_loss_and_reduction_has_its_formula() -> None:
+    concepts = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
+    rows = [line for line in concepts.splitlines() if line.startswith("| `")]
+    for kind in ("loss", "reduction"):
+        for name in default_registry().names(kind):
+            assert any(f"`{name}`" in row.split("|")[1] for row in rows), name
+
+
+def test_every_kind_of_part_is_named_where_parts_are_supplied() -> None:
+    plugins = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    assert all(re.search(rf"\b{kind}(s|es)?\b", plugins) for kind in hookspecs.KINDS)
+
+
+def test_every_hook_has_its_section() -> None:
+    plugins = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    sections = re.findall(r"^### `(\w+)`$", plugins, re.MULTILINE)
+    assert set(sections) == {name for name in vars(hookspecs) if name.startswith("xmclab_")}
+
+
+def test_the_table_of_exit_codes_agrees_with_the_errors() -> None:
+    rows = table("architecture.md", "exit-codes")[1]
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, XmclabError)]
+    real = {kind.__name__: str(kind.exit_code) for kind in kinds if kind is not XmclabError}
+    assert {error: code for code, error, _ in rows if error} == real
