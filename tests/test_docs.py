@@ -3,8 +3,8 @@
 How a page is written, so that it can be run from top to bottom in an empty folder:
 - A ```console block holds commands behind `$ ` and what they print. Compared are lines that start with `error: `
   (exactly the errors of the command above them; a command without such lines must succeed), the number below
-  `$ echo $?`, and the words of each line of a listing (`xmclab parts`, `recipes`, `--why`, `--dry-run`), which may leave
-  lines out by `...`. The numbers of a training run are not. `/home/you` stands for the reader's folder.
+  `$ echo $?`, and the words of each line of a listing (`xmclab parts`, `recipes`, `--why`, `--dry-run`), which may
+  leave lines out by `...`. The numbers of a training run are not. `/home/you` stands for the reader's folder.
 - A block below a line that is just a file name in backticks and a colon (`my_loss.py`:) is a file that one makes.
 - Any other ```python block is executed, one after the other in one namespace. ```text blocks are only read.
 - `examples/` is at hand. `xmclab run` starts from `QUICK`, so what the page itself says wins. `encoder.model=minilm`

@@ -106,5 +106,5 @@ def test_a_model_that_is_not_there_is_a_data_error_with_its_name(tmp_path: Path)
 
 
 def test_a_folder_that_holds_no_model_is_a_data_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="encoder.model"):
+    with pytest.raises(DataError, match=r"encoder\.model"):
         HuggingFace(model=str(tmp_path)).fit(TEXTS)

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from xmclab.config import Config, resolve
 from xmclab.data import open_dataset
-from xmclab.errors import ConfigError, DivergedError, StorageError
+from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, StorageError
 from xmclab.plugins import default_registry
 from xmclab.schema import OptimSettings
 from xmclab.train.optim import schedule_factor
@@ -212,6 +212,22 @@ def test_a_run_folder_is_never_written_over(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="not empty"):
         run(config(), default_registry(), tmp_path, QUIET)
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_a_run_that_could_not_start_leaves_its_folder_free(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        run(config("device=cuda:7"), default_registry(), tmp_path / "out", QUIET)
+    assert run(config("epochs=1"), default_registry(), tmp_path / "out", QUIET).metrics
+
+
+def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def allocate(*_: object) -> None:
+        raise torch.OutOfMemoryError("tried to allocate 12 GiB")
+
+    monkeypatch.setattr(Trainer, "compute", allocate)
+    with pytest.raises(MemoryLimitError, match=r"12 GiB.*encode\.chunk") as caught:
+        run(config(), default_registry(), tmp_path / "out", QUIET)
+    assert caught.value.exit_code == 6
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from rich.console import Console
 from xmclab.api import Dataset, Ragged, Ranking, Tracker
 from xmclab.config import Config
 from xmclab.data import open_dataset
-from xmclab.errors import DivergedError, MemoryLimitError, Problem
+from xmclab.errors import DivergedError, MemoryLimitError, Problem, XmclabError
 from xmclab.evaluate.metrics import evaluate, inverse_propensity, propensity_parameters
 from xmclab.evaluate.report import print_table
 from xmclab.evaluate.search import rank_all
@@ -82,25 +82,18 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
     """
     console = console or Console(file=sys.stderr)
     settings = config.settings
+    seconds: dict[str, float] = {}
     started = time.perf_counter()
     data = open_dataset(settings.data.source, settings.data.text, registry)
     folder = store.create_folder(out, f"{config.recipe}-{data.name}")
-    store.save_config(folder, config)
-    tracker: Tracker | None = config.make("tracker")
-    if tracker:
-        tracker.start(folder, config.to_dict())
-
-    def log(record: Mapping[str, Any]) -> None:
-        if tracker:
-            tracker.log(record)
-
-    try:
-        with deterministic(settings.deterministic):
-            trainer = Trainer(config, data)
-            store.write_json(folder / "environment.json", store.environment(config, data, trainer.device))
-            evaluator = Evaluator(config, data)
-            seconds = {"prepare": time.perf_counter() - started}
-            with Display(console, settings.epochs, trainer.steps) as display:
+    with deterministic(settings.deterministic), failures(folder):
+        trainer = make_trainer(config, data, folder)
+        evaluator = Evaluator(config, data)
+        store.save_config(folder, config)
+        store.write_json(folder / "environment.json", store.environment(config, data, trainer.device))
+        with tracked(config, folder) as log:
+            seconds["prepare"] = time.perf_counter() - started
+            with timed(seconds, "train"), Display(console, settings.epochs, trainer.steps) as display:
                 display.note(
                     f"{data.name}: {len(data.train)} training queries, {data.num_labels} labels, "
                     f"{trainer.steps} steps on {trainer.device}"
@@ -108,35 +101,18 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
 
                 def after_epoch(done: int) -> None:
                     if settings.evaluate.every and done % settings.evaluate.every == 0 and done < settings.epochs:
-                        metrics = evaluator.model(trainer)
-                        log({"event": "eval", "epoch": done, "metrics": metrics})
-                        display.note(
-                            f"after epoch {done}: "
-                            + "  ".join(f"{name} P@1 {row['P@1']:.2f}" for name, row in metrics.items())
-                        )
+                        found = evaluator.model(trainer)
+                        log({"event": "eval", "epoch": done, "metrics": found})
+                        scores = "  ".join(f"{name} P@1 {row['P@1']:.2f}" for name, row in found.items())
+                        display.note(f"after epoch {done}: {scores}")
 
-                clock = time.perf_counter()
                 trainer.fit(log, display, after_epoch)
-                seconds["train"] = time.perf_counter() - clock
-            clock = time.perf_counter()
-            metrics = evaluator.model(trainer)
-            seconds["evaluate"] = time.perf_counter() - clock
-            clock = time.perf_counter()
-            baselines = evaluator.baselines(registry) if settings.evaluate.baselines else {}
-            seconds["baselines"] = time.perf_counter() - clock
-        log({"event": "eval", "epoch": settings.epochs, "metrics": metrics, "baselines": baselines})
+            with timed(seconds, "evaluate"):
+                metrics = evaluator.model(trainer)
+            with timed(seconds, "baselines"):
+                baselines = evaluator.baselines(registry) if settings.evaluate.baselines else {}
+            log({"event": "eval", "epoch": settings.epochs, "metrics": metrics, "baselines": baselines})
         store.save_model(folder, trainer.model)
-    except DivergedError as error:
-        if error.details:
-            (folder / "failure").mkdir()
-            store.write_json(folder / "failure" / "step.json", error.details)
-        raise
-    except torch.OutOfMemoryError as error:
-        hint = "lower encode.chunk (gradients stay exact), then pool.cap or sampler.batch_size"
-        raise MemoryLimitError(Problem("out of memory", str(error).splitlines()[0], hint)) from error
-    finally:
-        if tracker:
-            tracker.end()
     seconds["total"] = time.perf_counter() - started
     document = {
         "recipe": config.recipe,
@@ -155,6 +131,52 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
     }
     store.write_json(folder / store.RESULT, document)
     return RunResult(folder, metrics, baselines, document)
+
+
+def make_trainer(config: Config, data: Dataset, folder: Path) -> Trainer:
+    """A trainer; if it cannot be made, nothing is left behind and the same folder can be named again."""
+    try:
+        return Trainer(config, data)
+    except XmclabError:
+        folder.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def failures(folder: Path) -> Iterator[None]:
+    """Record where a run diverged; say what to do when memory runs out."""
+    try:
+        yield
+    except DivergedError as error:
+        if error.details:
+            (folder / "failure").mkdir()
+            store.write_json(folder / "failure" / "step.json", error.details)
+        raise
+    except torch.OutOfMemoryError as error:
+        hint = "lower encode.chunk (gradients stay exact), then pool.cap or sampler.batch_size"
+        raise MemoryLimitError(Problem("out of memory", str(error).splitlines()[0], hint)) from error
+
+
+@contextlib.contextmanager
+def tracked(config: Config, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+    """The function that takes the records of a run, to the config's tracker or to nowhere."""
+    tracker: Tracker | None = config.make("tracker")
+    if tracker is None:
+        yield lambda record: None
+        return
+    tracker.start(folder, config.to_dict())
+    try:
+        yield tracker.log
+    finally:
+        tracker.end()
+
+
+@contextlib.contextmanager
+def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Note how long the block took."""
+    started = time.perf_counter()
+    yield
+    seconds[name] = time.perf_counter() - started
 
 
 def print_result(console: Console, result: RunResult) -> None:
