@@ -101,10 +101,13 @@ class Ragged:
 
     def take(self, rows: NDArray[np.int64]) -> Ragged:
         """The texts of these rows, in this order."""
-        lengths = self.offsets[rows + 1] - self.offsets[rows]
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        where = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        return Ragged(self.ids[where], offsets, None if self.weights is None else self.weights[where])
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        where = np.arange(offsets[-1])
+        where += np.repeat(starts - offsets[:-1], lengths)
+        return Ragged(self.ids.take(where), offsets, None if self.weights is None else self.weights.take(where))
 
 
 @dataclass(frozen=True)

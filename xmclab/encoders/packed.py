@@ -141,10 +141,10 @@ def pack(tokens: Ragged, padding: int | None = None) -> Tokens:
         padding: see `padding_position`.
     """
     lengths_B = np.diff(tokens.offsets)
-    order_B = np.argsort(lengths_B, kind="stable")
-    packed = tokens.take(order_B)
+    order_B = np.argsort(lengths_B.astype(np.uint16), kind="stable")  # of small integers: a radix sort
     rank_B = np.empty_like(order_B)
     rank_B[order_B] = np.arange(len(order_B))
+    packed = tokens.take(order_B)
     counts = np.bincount(lengths_B)
     return {
         "ids_T": torch.from_numpy(packed.ids),
@@ -157,12 +157,15 @@ def pack(tokens: Ragged, padding: int | None = None) -> Tokens:
 
 def _positions(tokens: Ragged, padding: int | None) -> NDArray[np.int32]:
     """Position of each token in its text; a padding token that a text spells out is not counted, as in the network."""
-    counted_T = np.arange(len(tokens.ids)) if padding is None else np.cumsum(tokens.ids != padding)
-    before_B = tokens.offsets[:-1] if padding is None else np.concatenate([[0], counted_T])[tokens.offsets[:-1]]
-    position_T: NDArray[np.int64] = counted_T - np.repeat(before_B, np.diff(tokens.offsets))
-    if padding is not None:
-        position_T = np.where(tokens.ids == padding, 0, position_T) + padding
-    return position_T.astype(np.int32)
+    starts_B, lengths_B = tokens.offsets[:-1], np.diff(tokens.offsets)
+    if padding is None:
+        position_T = np.arange(len(tokens.ids), dtype=np.int32)
+        position_T -= np.repeat(starts_B.astype(np.int32), lengths_B)
+        return position_T
+    real_T = tokens.ids != padding
+    counted_T = np.cumsum(real_T, dtype=np.int32)
+    before_B = np.concatenate([np.zeros(1, np.int32), counted_T])[starts_B]
+    return np.where(real_T, counted_T - np.repeat(before_B, lengths_B), 0) + np.int32(padding)
 
 
 def hidden_states(network: Any, tokens: Tokens) -> Tensor:
