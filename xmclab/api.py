@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 Side = Literal["query", "label"]
-Tokens = dict[str, Tensor]  # what an encoder takes: its own names, batch first or ragged; moved to the device as it is
+Tokens = dict[str, Any]  # what an encoder takes, by its own names: tensors are moved to the device, the rest is not
 
 
 # Values
@@ -101,10 +101,13 @@ class Ragged:
 
     def take(self, rows: NDArray[np.int64]) -> Ragged:
         """The texts of these rows, in this order."""
-        lengths = np.diff(self.offsets)[rows]
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        where = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        return Ragged(self.ids[where], offsets, None if self.weights is None else self.weights[where])
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(lengths, out=offsets[1:])
+        where = np.arange(offsets[-1])
+        where += np.repeat(starts - offsets[:-1], lengths)
+        return Ragged(self.ids.take(where), offsets, None if self.weights is None else self.weights.take(where))
 
 
 @dataclass(frozen=True)

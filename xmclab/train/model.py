@@ -114,5 +114,8 @@ class Model(nn.Module):
 
 
 def to_device(tokens: Tokens, device: torch.device) -> Tokens:
-    """A chunk of tokens on the device of the run."""
-    return {name: tensor.to(device, non_blocking=True) for name, tensor in tokens.items()}
+    """A chunk of tokens with its tensors on the device of the run."""
+    return {
+        name: value.to(device, non_blocking=True) if isinstance(value, Tensor) else value
+        for name, value in tokens.items()
+    }

@@ -46,21 +46,32 @@ class HeadTerm:
 class ChunkedEncoding:
     """Texts encoded in chunks with exact gradients at the memory of one chunk (gradient caching, Gao et al. 2021).
 
-    The first pass keeps no graph; `backward` encodes each chunk again, with the same dropout, and sends the gradient of
-    its outputs through it. A single chunk is encoded once, with its graph.
+    The first pass keeps no graph but that of the last chunk; `backward` sends the gradient of its outputs through it,
+    then encodes every other chunk again, with the same dropout. `keep_last=False`: no graph waits, all are replayed.
     """
 
     def __init__(
-        self, encoder: Encoder, chunks: list[Tokens], side: Side, seed_for: SeedFor, autocast: Autocast
+        self,
+        encoder: Encoder,
+        chunks: list[Tokens],
+        side: Side,
+        seed_for: SeedFor,
+        autocast: Autocast,
+        keep_last: bool = True,
     ) -> None:
         self.encoder, self.chunks, self.side, self.seed_for, self.autocast = encoder, chunks, side, seed_for, autocast
-        if len(chunks) == 1:
-            self.x_BD = self._encode(0)
-        else:
-            with torch.no_grad():
-                outputs = [self._encode(i) for i in range(len(chunks))]
+        last = len(chunks) - 1
+        with torch.no_grad():
+            outputs = [self._encode(chunk) for chunk in range(last)]
+        keep = keep_last or last == 0
+        with torch.set_grad_enabled(keep):
+            outputs.append(self._encode(last))
+        self._kept = outputs[last] if keep else None
+        if last:
             self.sizes = [len(x) for x in outputs]
-            self.x_BD = torch.cat(outputs).requires_grad_()
+            self.x_BD = torch.cat([x.detach() for x in outputs]).requires_grad_()
+        else:
+            self.x_BD = outputs[0]
 
     def _encode(self, chunk: int) -> Tensor:
         torch.manual_seed(self.seed_for(self.side, chunk))
@@ -71,8 +82,9 @@ class ChunkedEncoding:
     def backward(self) -> None:
         if len(self.chunks) == 1 or self.x_BD.grad is None:
             return
-        for chunk, grad_BD in enumerate(self.x_BD.grad.split(self.sizes)):
-            x_BD = self._encode(chunk)
+        for chunk, grad_BD in reversed(list(enumerate(self.x_BD.grad.split(self.sizes)))):
+            x_BD = self._encode(chunk) if self._kept is None else self._kept
+            self._kept = None
             if x_BD.requires_grad:
                 x_BD.backward(grad_BD)
 
@@ -89,8 +101,9 @@ def forward_backward(
     Returns:
         The total loss, and the value of every term and direction as `head/term/direction`; all detached scalars.
     """
-    queries = ChunkedEncoding(model.encoder, batch.query_chunks, "query", seed_for, autocast)
-    labels = None
+    labels = None  # whichever side is encoded last keeps the graph of its last chunk
+    keep_last = not batch.label_chunks
+    queries = ChunkedEncoding(model.encoder, batch.query_chunks, "query", seed_for, autocast, keep_last)
     if batch.label_chunks:
         labels = ChunkedEncoding(model.encoder, batch.label_chunks, "label", seed_for, autocast)
 
@@ -107,7 +120,7 @@ def forward_backward(
         total = total + term.share * value.total
         values |= {f"{name}/{part.term}/{part.direction}": part.value for part in value.parts}
     total.backward()
-    queries.backward()
     if labels:
         labels.backward()
+    queries.backward()
     return total.detach(), values

@@ -1,0 +1,186 @@
+"""Packed tokens give what the padded network gives, for every known family, and their gradients too."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+from transformers import AutoConfig, AutoModel
+
+from xmclab.api import Ragged
+from xmclab.encoders import packed
+from xmclab.train.model import to_device
+
+VOCABULARY, PADDING = 40, 1
+SHAPES = {
+    "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "dropout": 0.2, "attention_dropout": 0.3},
+}
+DEFAULT = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 24,
+    "hidden_dropout_prob": 0.2,
+    "attention_probs_dropout_prob": 0.3,
+}
+
+
+def make_network(family: str) -> Any:
+    torch.manual_seed(0)
+    shape = SHAPES.get(family, DEFAULT)
+    config = AutoConfig.for_model(
+        family, vocab_size=VOCABULARY, pad_token_id=PADDING, max_position_embeddings=100, **shape
+    )
+    network = AutoModel.from_config(config, attn_implementation="eager").double().eval()
+    for parameter in network.parameters():  # biases start at 0, which would hide that one is left out
+        parameter.data.normal_(std=0.3)
+    return network
+
+
+def make_tokens(lengths: list[int]) -> Ragged:
+    ids = np.random.default_rng(0).integers(PADDING + 1, VOCABULARY, sum(lengths)).astype(np.int32)
+    return Ragged(ids, np.cumsum([0, *lengths]))
+
+
+def padded_states(network: Any, tokens: Ragged) -> list[torch.Tensor]:
+    """The last hidden states of each text, by the network itself."""
+    lengths = np.diff(tokens.offsets)
+    mask = torch.arange(int(lengths.max()) + 3) < torch.from_numpy(lengths)[:, None]
+    ids = torch.full(mask.shape, PADDING)
+    ids[mask] = torch.from_numpy(tokens.ids).long()
+    hidden = network(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+    return [states[:length] for states, length in zip(hidden, lengths, strict=True)]
+
+
+def packed_states(network: Any, tokens: Ragged) -> list[torch.Tensor]:
+    inputs = packed.pack(tokens, packed.padding_position(network))
+    lengths = np.sort(np.diff(tokens.offsets)).tolist()
+    parts = packed.hidden_states(network, inputs).split(lengths)
+    return [parts[rank] for rank in inputs["rank_B"].tolist()]
+
+
+def gradients(network: Any, states: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    weights = torch.linspace(-1, 1, states[0].shape[1], dtype=torch.float64)
+    network.zero_grad()
+    sum(i * (state * weights).square().sum() for i, state in enumerate(states, 1)).backward()
+    return {name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("family", sorted(packed.LAYERS))
+def test_states_and_gradients_equal_those_of_the_padded_network(family: str) -> None:
+    network, tokens = make_network(family), make_tokens([5, 2, 9, 5, 70, 1, 2])
+    assert packed.knows(network)
+    expected, found = padded_states(network, tokens), packed_states(network, tokens)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+    expected_grad, found_grad = gradients(network, expected), gradients(network, found)
+    assert found_grad.keys() == expected_grad.keys()
+    for name, gradient in expected_grad.items():
+        scale = gradient.abs().max().clamp(min=1)
+        torch.testing.assert_close(found_grad[name] / scale, gradient / scale, rtol=0, atol=1e-10, msg=name)
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet", "roberta"])
+def test_a_padding_token_that_a_text_spells_out_counts_as_in_the_network(family: str) -> None:
+    network, tokens = make_network(family), make_tokens([6, 4])
+    tokens.ids[[2, 6]] = PADDING
+    for a, b in zip(packed_states(network, tokens), padded_states(network, tokens), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("family", sorted(packed.LAYERS))
+def test_dropout_is_applied_where_the_network_applies_it(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, tokens = make_network(family).train(), make_tokens([4, 4])
+    rates: list[float] = []
+
+    def record(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        rates.append(p)
+        return x
+
+    monkeypatch.setattr(F, "dropout", record)
+    padded_states(network, tokens)
+    expected, rates[:] = list(rates), []
+    packed_states(network, tokens)
+    assert rates == expected
+    assert set(rates) == {0.2, 0.3}
+
+
+def test_dropout_follows_the_seed_and_ends_with_training() -> None:
+    network, tokens = make_network("bert").train(), make_tokens([3, 7, 3])
+
+    def states(seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return torch.cat(packed_states(network, tokens))
+
+    first = states(1)
+    with torch.no_grad():
+        torch.testing.assert_close(states(1), first, rtol=0, atol=0)
+    assert not torch.allclose(states(2), first)
+    network.eval()
+    torch.testing.assert_close(states(1), states(2), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_pooling_is_in_the_order_of_the_chunk(pooling: packed.Pooling) -> None:
+    network, tokens = make_network("bert"), make_tokens([5, 2, 9, 5, 1])
+    inputs = packed.pack(tokens)
+    found = packed.pool(packed.hidden_states(network, inputs), inputs, pooling)
+    states = padded_states(network, tokens)
+    expected = torch.stack([state.mean(0) if pooling == "mean" else state[0] for state in states])
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
+def test_a_text_without_tokens_gives_zeros() -> None:
+    network, tokens = make_network("bert"), make_tokens([3, 0, 2])
+    inputs = packed.pack(tokens)
+    for pooling in ("mean", "cls"):
+        x_BD = packed.pool(packed.hidden_states(network, inputs), inputs, pooling)
+        assert x_BD[1].eq(0).all()
+        assert x_BD[[0, 2]].ne(0).all()
+
+
+def test_no_layer_sees_more_than_the_tokens_of_the_texts() -> None:
+    network, tokens = make_network("bert"), make_tokens([30, 2, 2, 3])
+    seen: set[int] = set()
+    for module in network.encoder.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(lambda module, args, output: seen.add(output.shape[0]))
+    packed_states(network, tokens)
+    assert seen == {37}
+
+
+def test_variable_length_attention_equals_that_by_groups() -> None:
+    inputs = packed.pack(make_tokens([5, 2, 9, 5, 2, 2]))
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(25, 4, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    grouped = packed.grouped_attention(q, k, v, inputs["groups"], 0.0)
+    jagged = packed.jagged_attention(q, k, v, inputs["offset_B"], inputs["groups"], 0.0)
+    torch.testing.assert_close(jagged, grouped, rtol=0, atol=1e-12)
+    for a, b in zip(
+        torch.autograd.grad(jagged.square().sum(), (q, k, v)),
+        torch.autograd.grad(grouped.square().sum(), (q, k, v)),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet"])
+def test_nothing_of_the_host_is_read_on_the_device(family: str) -> None:
+    """On `meta`, a value that had to come back from the device would raise."""
+    network = copy.deepcopy(make_network(family)).to("meta").train()
+    inputs = to_device(packed.pack(make_tokens([3, 7, 3]), packed.padding_position(network)), torch.device("meta"))
+    x_BD = packed.pool(packed.hidden_states(network, inputs), inputs, "mean")
+    x_BD.sum().backward()
+    assert x_BD.shape == (3, 16)
+    assert x_BD.device.type == "meta"
+
+
+def test_other_networks_are_not_known() -> None:
+    albert = AutoConfig.for_model("albert", **DEFAULT, vocab_size=VOCABULARY, embedding_size=8)
+    assert not packed.knows(AutoModel.from_config(albert))
+    decoder = AutoConfig.for_model("bert", **DEFAULT, vocab_size=VOCABULARY, is_decoder=True)
+    assert not packed.knows(AutoModel.from_config(decoder))
