@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -92,6 +93,28 @@ def test_the_compiled_loops_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, None)
     mined = np.zeros((20, 1), dtype=np.int64)
     assert len(build_batch(np.arange(20), targets, targets, mined, 2, 0, np.random.default_rng(0)).rows_Q)
+
+
+@pytest.mark.parametrize("entries", [1 << 62, 0])
+@pytest.mark.parametrize("cap", [0, 50])
+def test_nothing_of_the_size_of_the_label_set_is_made(entries: int, cap: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerator, "WORTH_LOADING", entries)
+    rng = np.random.default_rng(0)
+    labels = 50_000_000
+    targets = sp.csr_array((np.ones(200, np.float32), (np.repeat(np.arange(20), 10), rng.integers(0, labels, 200))))
+    targets.resize(20, labels)
+    rows = np.arange(20)
+
+    def plan() -> Batch:
+        mined = RandomMiner().sample(rows, 3, targets, rng)
+        return build_batch(rows, targets, targets, mined, 3, cap, rng)
+
+    plan()
+    tracemalloc.start()
+    plan()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 @settings(deadline=None)
