@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 
@@ -12,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xmclab.api import Batch
-from xmclab.batch.pool import _at_most as at_most
-from xmclab.batch.pool import build_batch
+from xmclab.batch.pool import build_batch, sample_positives
 from xmclab.truth import Truth
 
 
@@ -131,13 +131,11 @@ def test_cap_keeps_the_fill_order(case: Case, with_mined: bool) -> None:
     mined = case.mined if with_mined else case.mined[:, :0]
     cap = max(case.cap, 1)
     truth = [np.flatnonzero(row).tolist() for row in case.targets.toarray()[case.rows]]
-    entries = [(i, label) for i, row in enumerate(truth) for label in row]
-    rows = np.array([i for i, _ in entries], dtype=np.int64)
-    sampled: list[list[int]] = [[] for _ in truth]
-    for entry in at_most(case.beta, rows, np.random.default_rng(case.seed)):
-        sampled[entries[entry][0]].append(entries[entry][1])
-    assert [len(row) for row in sampled] == [min(case.beta, len(row)) for row in truth]
-    assert all(len(set(row)) == len(row) for row in sampled)
+    every = sample_positives(case.rows, case.targets, case.beta, np.random.default_rng(case.seed), False)
+    kept = np.cumsum([0] + [min(case.beta, len(row)) for row in truth])
+    sampled = [every[start:end].tolist() for start, end in itertools.pairwise(kept)]
+    assert kept[-1] == len(every)
+    assert all(set(some) <= set(row) and len(set(some)) == len(some) for some, row in zip(sampled, truth, strict=True))
     batch = case.build(cap=cap, mined_QE=mined)
     assert batch.labels_P.tolist() == naive_pool(sampled, mined.tolist(), truth, cap)
 

@@ -34,12 +34,12 @@ def row_pairs(matrix_NL: sp.csr_array, rows_Q: NDArray[np.int64]) -> Pairs:
 
 
 def contains(matrix_NL: sp.csr_array, rows_Q: NDArray[np.int64], columns_QK: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """[Q, K] whether each (row, column) is an entry of the matrix; never for a negative column."""
+    """[Q, K] whether each (row, column) is an entry of the matrix; never for a column outside it."""
     stored = row_pairs(matrix_NL, rows_Q)
     width = matrix_NL.shape[1]
     cells_QK = np.arange(len(rows_Q))[:, None] * width + columns_QK
     _, found_QK = find(np.sort(stored.row_E * width + stored.column_E), cells_QK)
-    return found_QK & (columns_QK >= 0)
+    return found_QK & (columns_QK >= 0) & (columns_QK < width)
 
 
 def find(ascending: NDArray[np.int64], wanted: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

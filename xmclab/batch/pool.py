@@ -7,16 +7,21 @@ Paper:    Kharbanda et al., UniDEC (WWW 2025), pick-some-labels.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
+from xmclab.accelerator import accelerated
 from xmclab.api import Batch
 from xmclab.batch.csr import Pairs, find, row_pairs, sorted_unique
+from xmclab.batch.draws import distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    Ids = NDArray[np.int64]
 
 
 def build_batch(
@@ -45,53 +50,101 @@ def build_batch(
     Returns:
         The batch, without the queries that have no positive in the pool (`dropped` counts them).
     """
-    true = row_pairs(targets_NL, rows_Q)
     if all_labels:
-        labels_P = np.arange(targets_NL.shape[1])
+        compiled, labels_P = False, np.arange(targets_NL.shape[1])
     else:
-        sampled = true.column_E[_at_most(beta, true.row_E, rng)]
-        labels_P = _pool(sampled, mined_QE[mined_QE >= 0], true.column_E, cap)
-    positives = _inside(true, labels_P)
-    kept_Q = np.bincount(positives.row_E, minlength=len(rows_Q)) > 0
-    position_Q = np.cumsum(kept_Q) - 1  # of a query among those that stay
-
-    unknown = _inside(row_pairs(filter_NL, rows_Q), labels_P)
-    cells_true, cells_unknown = (pairs.row_E * len(labels_P) + pairs.column_E for pairs in (positives, unknown))
-    unknown = unknown.where(kept_Q[unknown.row_E] & ~np.isin(cells_unknown, cells_true, assume_unique=True))
+        compiled = accelerated(targets_NL.nnz)
+        sampled = sample_positives(rows_Q, targets_NL, beta, rng, compiled)
+        if cap == 0:
+            labels_P = sorted_unique(np.concatenate([sampled, mined_QE[mined_QE >= 0]]))
+        else:
+            labels_P = fill(cap, _in_fill_order(sampled, mined_QE, rows_Q, targets_NL), compiled)
+    matched = match(rows_Q, labels_P, targets_NL, filter_NL, compiled)
     return Batch(
-        rows_Q=rows_Q[kept_Q],
+        rows_Q=rows_Q[matched.kept_Q],
         labels_P=labels_P,
-        positives=(position_Q[positives.row_E], positives.column_E, positives.value_E),
-        ignored=(position_Q[unknown.row_E], unknown.column_E),
-        dropped=int(len(rows_Q) - kept_Q.sum()),
-        missing=int((mined_QE < 0).sum()),
+        positives=(matched.row_E, matched.column_E, matched.value_E),
+        ignored=(matched.ignored_row_I, matched.ignored_column_I),
+        dropped=int(len(rows_Q) - np.count_nonzero(matched.kept_Q)),
+        missing=int(np.count_nonzero(mined_QE < 0)),
     )
 
 
-def _at_most(n: int, row_E: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Entries that stay when each row keeps n of its own at random, or all if it has fewer."""
-    # A float32 below 1 stays below 1 when a row number is added in float64, so rows cannot mix.
-    shuffled_E = np.argsort(row_E + rng.random(len(row_E), dtype=np.float32).astype(np.float64), kind="stable")
-    lengths = np.bincount(row_E)
-    starts = np.cumsum(lengths) - lengths
-    return shuffled_E[np.arange(len(row_E)) - starts[row_E] < n]
+def sample_positives(rows_Q: Ids, targets_NL: sp.csr_array, beta: int, rng: np.random.Generator, compiled: bool) -> Ids:
+    """At most beta labels of each row, row after row."""
+    starts_Q = targets_NL.indptr[rows_Q].astype(np.int64)
+    lengths_Q = targets_NL.indptr[rows_Q + 1] - starts_Q
+    drawn_Qn = distinct(lengths_Q, min(beta, int(lengths_Q.max(initial=0))), rng, compiled)
+    entries_Qn = starts_Q[:, None] + drawn_Qn
+    return np.asarray(targets_NL.indices[entries_Qn[drawn_Qn >= 0]], dtype=np.int64)
 
 
-def _pool(sampled: NDArray[np.int64], mined: NDArray[np.int64], true: NDArray[np.int64], cap: int) -> NDArray[np.int64]:
-    """Unique labels, ascending. Each argument lists a label once per query that brings it."""
-    if cap == 0:
-        return sorted_unique(np.concatenate([sampled, mined]))
+def _in_fill_order(sampled: Ids, mined_QE: Ids, rows_Q: Ids, targets_NL: sp.csr_array) -> Iterator[Ids]:
+    """What fills a capped pool, a label once per query that brings it; the last is seldom asked for."""
+    yield sampled
+    yield mined_QE[mined_QE >= 0]
+    yield row_pairs(targets_NL, rows_Q).column_E
+
+
+def fill(cap: int, stages: Iterable[Ids], compiled: bool) -> Ids:
+    """At most `cap` distinct labels, ascending: stage after stage, within one the most frequent first."""
     labels_P = np.empty(0, dtype=np.int64)
-    for brought in (sampled, mined, true):
-        further = brought[~np.isin(brought, labels_P)]
-        labels_P = np.concatenate([labels_P, _most_frequent(further, cap - len(labels_P))])
+    for brought in stages:
+        labels, counts = tally(brought, labels_P, compiled)
+        room = cap - len(labels_P)
+        labels_P = np.concatenate([labels_P, most_frequent(labels, counts, room) if len(labels) > room else labels])
+        if len(labels_P) == cap:
+            break
     return np.sort(labels_P)
 
 
-def _most_frequent(labels: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """At most n distinct labels, those listed most often first, then the smaller id."""
-    unique, counts = np.unique(labels, return_counts=True)
-    return unique[np.argsort(-counts, kind="stable")[:n]]
+def tally(brought: Ids, taken: Ids, compiled: bool) -> tuple[Ids, Ids]:
+    """(the distinct labels of `brought` that are not in `taken`, in any order; how often each is listed)."""
+    if compiled:
+        from xmclab.batch import loops
+
+        return loops.tally(brought, taken)
+    return np.unique(brought[~np.isin(brought, taken)], return_counts=True)
+
+
+def most_frequent(labels: Ids, counts: Ids, n: int) -> Ids:
+    """n of these distinct labels: those with the largest counts, then the smaller ids."""
+    stride = labels.max() + 1
+    return np.asarray(np.sort((counts.max() - counts) * stride + labels)[:n] % stride)
+
+
+class Matched(NamedTuple):
+    """What is known of the pairs of a batch; rows are positions among the queries that stay."""
+
+    kept_Q: NDArray[np.bool_]  # has a positive in the pool
+    row_E: Ids
+    column_E: Ids
+    value_E: NDArray[np.float32]
+    ignored_row_I: Ids
+    ignored_column_I: Ids
+
+
+def match(rows_Q: Ids, labels_P: Ids, targets_NL: sp.csr_array, filter_NL: sp.csr_array, compiled: bool) -> Matched:
+    """The true and the unknown pairs inside the pool, in the order of the queries and then of the matrices."""
+    if compiled:
+        from xmclab.batch import loops
+
+        targets, filters = (targets_NL.indptr, targets_NL.indices), (filter_NL.indptr, filter_NL.indices)
+        return Matched(*loops.match(rows_Q, labels_P, *targets, targets_NL.data, *filters))
+    positives = _inside(row_pairs(targets_NL, rows_Q), labels_P)
+    kept_Q = np.bincount(positives.row_E, minlength=len(rows_Q)) > 0
+    position_Q = np.cumsum(kept_Q) - 1
+    unknown = _inside(row_pairs(filter_NL, rows_Q), labels_P)
+    cells_true, cells_unknown = (pairs.row_E * len(labels_P) + pairs.column_E for pairs in (positives, unknown))
+    unknown = unknown.where(kept_Q[unknown.row_E] & ~np.isin(cells_unknown, cells_true))
+    return Matched(
+        kept_Q,
+        position_Q[positives.row_E],
+        positives.column_E,
+        positives.value_E,
+        position_Q[unknown.row_E],
+        unknown.column_E,
+    )
 
 
 def _inside(pairs: Pairs, labels_P: NDArray[np.int64]) -> Pairs:

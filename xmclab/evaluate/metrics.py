@@ -19,12 +19,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
 
+from xmclab.accelerator import accelerated
 from xmclab.api import Ranking
+from xmclab.batch.csr import contains, row_pairs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 HEAD_ABOVE, TAIL_UP_TO = 100, 10  # training queries of a label
-CHUNK = 16_384  # rows measured at once: bounds the memory, not the result
+KINDS = ("P", "PSP", "nDCG", "PSnDCG", "R", "PSR")
+CHUNK = 1 << 17  # places of a ranking looked at at once: bounds the memory, not the result
 
 
 # Propensities
@@ -61,8 +64,7 @@ def inverse_propensity(targets_train_NL: sp.csr_array, a: float, b: float) -> Fl
 
 def label_frequencies(targets_NL: sp.csr_array) -> Ids:
     """f_L: the number of queries that have each label."""
-    _, columns = _pairs(targets_NL)
-    return np.bincount(columns, minlength=targets_NL.shape[1])
+    return np.bincount(_canonical(targets_NL).indices, minlength=targets_NL.shape[1])
 
 
 # Rankings
@@ -90,9 +92,11 @@ def drop_filtered(ranking: Ranking, filter_NL: sp.csr_array, k: int) -> Ranking:
     rows, depth = ranking.ids_NK.shape
     ids_NK = np.full((rows, k), -1, dtype=np.int64)
     scores_NK = np.full((rows, k), -np.inf, dtype=np.float32)
-    for chunk in _chunks(rows):
+    filter_NL = _canonical(filter_NL)
+    for rows_Q in _chunks(rows, depth):
+        chunk = slice(rows_Q[0], rows_Q[-1] + 1)
         ids = ranking.ids_NK[chunk]
-        keep = (ids >= 0) & ~_contains(filter_NL[chunk], ids)
+        keep = (ids >= 0) & ~contains(filter_NL, rows_Q, ids)
         first = np.argsort(~keep, axis=1, kind="stable")[:, :k]
         kept = np.take_along_axis(keep, first, axis=1)
         ids_NK[chunk, :depth] = np.where(kept, np.take_along_axis(ids, first, axis=1), -1)
@@ -162,98 +166,101 @@ def contributions(
     if not cutoffs or not rows:
         return {name: {} for name in groups.names}
 
-    best = _Gains(rows, cutoffs)
-    parts = [_Gains(rows, cutoffs) for _ in groups.names]
-    for chunk in _chunks(rows):
-        ids = ranking.ids_NK[chunk, : cutoffs[-1]]
-        truth = truth_NL[chunk]
-        positives, weights_of_best = _best_weights(truth, inv_propensity_L, cutoffs[-1])
-        best.put(chunk, positives, weights_of_best > 0, weights_of_best)
-        hits = _contains(truth, ids)
-        weights = inv_propensity_L[np.where(hits, ids, 0)]
-        group = groups.group_L[np.where(hits, ids, 0)]
-        for number, part in enumerate(parts):
-            mine = hits & (group == number)
-            part.put(chunk, positives, mine, np.where(mine, weights, 0.0))
-    return {name: part.metrics(best, ks, recall_ks) for name, part in zip(groups.names, parts, strict=True)}
+    truth_NL = _canonical(truth_NL)
+    # Rows with as many true labels share their normalisers, so that sums over such rows are all that is kept.
+    sizes_N = np.diff(truth_NL.indptr)
+    occurs = np.bincount(sizes_N) > 0
+    sizes_S, kind_N = np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[sizes_N]
+    group_L = groups.group_L.astype(np.int16)  # is read at random: the smaller, the better it stays in the cache
+    shape = len(groups.names), len(sizes_S), cutoffs[-1]
+    hits_GSK, gains_GSK, best_SK = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape[1:])
+    if accelerated(truth_NL.nnz):
+        from xmclab.evaluate import loops
+
+        true = truth_NL.indptr, truth_NL.indices
+        loops.add_rows(ranking.ids_NK, *true, inv_propensity_L, kind_N, group_L, hits_GSK, gains_GSK, best_SK)
+    else:
+        for rows_Q in _chunks(rows, cutoffs[-1]):
+            _add_rows(rows_Q, ranking, truth_NL, inv_propensity_L, kind_N, group_L, hits_GSK, gains_GSK, best_SK)
+
+    wanted = [(kind, k) for kinds, some in ((KINDS[:4], ks), (KINDS[4:], recall_ks)) for kind in kinds for k in some]
+    values: dict[str, dict[str, float]] = {}
+    for name, hits_SK, gains_SK in zip(groups.names, hits_GSK, gains_GSK, strict=True):
+        curves = _curves(hits_SK, gains_SK, best_SK, sizes_S, rows)
+        values[name] = {f"{kind}@{k}": float(curves[kind][k - 1]) for kind, k in wanted}
+    return values
 
 
-class _Gains:
-    """Sums over the first k places of every row, k in `cutoffs`: from these come all metrics.
+def _add_rows(
+    rows_Q: Ids,
+    ranking: Ranking,
+    truth_NL: sp.csr_array,
+    inv_propensity_L: Floats,
+    kind_N: Ids,
+    group_L: NDArray[np.int16],
+    hits_GSK: Ids,
+    gains_GSK: Floats,
+    best_SK: Floats,
+) -> None:
+    """Add to each place the hits and their weights in these rows, and the weights of the best ranking.
 
-    Kept by row until the end, so that the chunk size does not touch a single bit of the result.
+    One number after the other in the order of the rows, so that neither chunks nor compiled loops change a bit.
     """
+    width = best_SK.shape[1]
+    ids_QK = ranking.ids_NK[rows_Q[0] : rows_Q[-1] + 1, :width]
+    row_H, place_H = np.nonzero(contains(truth_NL, rows_Q, ids_QK))
+    label_H = ids_QK[row_H, place_H]
+    cells_H = np.ravel_multi_index((group_L[label_H], kind_N[rows_Q[row_H]], place_H), hits_GSK.shape)
+    np.add.at(hits_GSK.reshape(-1), cells_H, 1)
+    np.add.at(gains_GSK.reshape(-1), cells_H, inv_propensity_L[label_H])
 
-    def __init__(self, rows: int, cutoffs: Sequence[int]) -> None:
-        self.cutoffs = list(cutoffs)
-        self.rows = rows
-        self.sums = {kind: np.zeros((rows, len(self.cutoffs))) for kind in ("P", "nDCG", "R", "PSP", "PSnDCG", "PSR")}
+    true = row_pairs(truth_NL, rows_Q)
+    weight_E = inv_propensity_L[true.column_E]
+    weight_E = weight_E[np.lexsort((-weight_E, true.row_E))]
+    place_E = np.arange(len(weight_E)) - (truth_NL.indptr[rows_Q] - truth_NL.indptr[rows_Q[0]])[true.row_E]
+    kept_E = place_E < width
+    cells_E = kind_N[rows_Q[true.row_E[kept_E]]] * width + place_E[kept_E]
+    np.add.at(best_SK.reshape(-1), cells_E, weight_E[kept_E])
 
-    def put(self, chunk: slice, positives: Ids, hits: NDArray[np.bool_], weights: Floats) -> None:
-        """Enter the rows of a chunk: which places hit, and the weight of each hit (0 elsewhere)."""
-        width = self.cutoffs[-1]
-        discount = 1 / np.log2(np.arange(width) + 2)
-        ideal_of = np.concatenate([[0.0], np.cumsum(discount)])
-        ideal = ideal_of[np.minimum(positives[:, None], self.cutoffs)]
-        ideal, positives = np.maximum(ideal, 1.0), np.maximum(positives, 1)  # rows without truth have no hits: 0 / 1
-        for prefix, gains in (("", hits.astype(np.float64)), ("PS", weights)):
-            found, discounted = self._cut(gains), self._cut(gains * discount[: gains.shape[1]])
-            self.sums[f"{prefix}P"][chunk] = found
-            self.sums[f"{prefix}R"][chunk] = found / positives[:, None]
-            self.sums[f"{prefix}nDCG"][chunk] = discounted / ideal
 
-    def _cut(self, gains: Floats) -> Floats:
-        """Running sums at the cut-offs; beyond the last place there is nothing more to gain."""
-        running = np.cumsum(gains, axis=1)
-        return running[:, np.minimum(self.cutoffs, gains.shape[1]) - 1]
+def _curves(hits_SK: Ids, gains_SK: Floats, best_SK: Floats, sizes_S: Ids, rows: int) -> dict[str, Floats]:
+    """[K] percentages by kind, from what the rows of each size gain at each place."""
+    hits, gains, best = (_sums(some_SK, sizes_S) for some_SK in (hits_SK, gains_SK, best_SK))
+    curves: dict[str, Floats] = {}
+    for kind in ("P", "nDCG", "R"):
+        curves[kind] = 100 * hits[kind] / (rows * np.arange(1, hits_SK.shape[1] + 1) if kind == "P" else rows)
+        curves[f"PS{kind}"] = 100 * gains[kind] / np.where(best[kind] > 0, best[kind], 1.0)
+    return curves
 
-    def metrics(self, best: _Gains, ks: Sequence[int], recall_ks: Sequence[int]) -> dict[str, float]:
-        """Percentages by name, `best` being what the best possible ranking gains."""
-        values: dict[str, float] = {}
-        for kinds, wanted in ((("P", "PSP", "nDCG", "PSnDCG"), ks), (("R", "PSR"), recall_ks)):
-            for kind in kinds:
-                total, possible = self.sums[kind].sum(axis=0), best.sums[kind].sum(axis=0)
-                for k in wanted:
-                    column = self.cutoffs.index(k)
-                    scale = {"P": self.rows * k, "nDCG": self.rows, "R": self.rows}.get(kind, possible[column])
-                    values[f"{kind}@{k}"] = 100 * float(total[column] / scale) if scale else 0.0
-        return values
+
+def _sums(gains_SK: NDArray[np.float64 | np.int64], sizes_S: Ids) -> dict[str, Floats]:
+    """[K] sums over all rows of P, R and nDCG (before the mean), from what rows of each size gain at each place."""
+    places_K = np.arange(gains_SK.shape[1])
+    discount_K = 1 / np.log2(places_K + 2)
+    sizes_S1 = np.maximum(sizes_S, 1)[:, None]  # rows without truth gain nothing: 0 / 1
+    ideal_SK = np.cumsum(discount_K)[np.minimum(sizes_S1 - 1, places_K)]
+    found_SK = np.cumsum(gains_SK, axis=1)
+    return {
+        "P": found_SK.sum(axis=0),
+        "R": (found_SK / sizes_S1).sum(axis=0),
+        "nDCG": (np.cumsum(gains_SK * discount_K, axis=1) / ideal_SK).sum(axis=0),
+    }
 
 
 # Sparse helpers
 
 
-def _chunks(rows: int) -> Iterator[slice]:
-    return (slice(start, min(start + CHUNK, rows)) for start in range(0, rows, CHUNK))
+def _chunks(rows: int, places: int) -> Iterator[Ids]:
+    """Row numbers, as many at once as have `CHUNK` places."""
+    size = max(1, CHUNK // max(places, 1))
+    return (np.arange(start, min(start + size, rows)) for start in range(0, rows, size))
 
 
-def _pairs(matrix: Any) -> tuple[Ids, Ids]:
-    """(row, column) of the entries that are not 0, by row."""
+def _canonical(matrix: sp.csr_array) -> sp.csr_array:
+    """The matrix with sorted rows, without repeated or zero entries; the same memory where it is so already."""
     matrix = sp.csr_array(matrix)
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    filled = matrix.data != 0
-    return rows[filled], matrix.indices[filled].astype(np.int64)
-
-
-def _contains(matrix: Any, ids_NK: Ids) -> NDArray[np.bool_]:
-    """Whether each (row, id) is an entry of the sparse matrix; pads never are."""
-    rows, columns = _pairs(matrix)
-    labels = matrix.shape[1]
-    keys = np.sort(rows * labels + columns)
-    wanted = np.arange(len(ids_NK))[:, None] * labels + ids_NK
-    if not len(keys):
-        return np.zeros(ids_NK.shape, dtype=np.bool_)
-    found = keys[np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)] == wanted
-    return np.asarray(found & (ids_NK >= 0) & (ids_NK < labels))
-
-
-def _best_weights(truth: Any, weights_L: Floats, width: int) -> tuple[Ids, Floats]:
-    """([N] number of true labels, [N, width] their largest weights in descending order, 0 where there are fewer)."""
-    rows, columns = _pairs(truth)
-    positives = np.bincount(rows, minlength=truth.shape[0])
-    order = np.lexsort((-weights_L[columns], rows))
-    place = np.arange(len(rows)) - np.repeat(np.cumsum(positives) - positives, positives)
-    kept = place < width
-    best = np.zeros((truth.shape[0], width))
-    best[rows[kept], place[kept]] = weights_L[columns[order]][kept]
-    return positives, best
+    if not matrix.has_canonical_format or np.count_nonzero(matrix.data) < matrix.nnz:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+        matrix.eliminate_zeros()
+    return matrix

@@ -14,8 +14,10 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from xmclab.accelerator import accelerated
 from xmclab.api import Index, Keys, Miner, View, option
 from xmclab.batch.csr import contains
+from xmclab.batch.draws import distinct
 from xmclab.indexes.exact import Exact
 from xmclab.indexes.faiss import Faiss
 
@@ -36,7 +38,8 @@ class AnnMiner(Miner):
     faiss_type: Literal["flat", "hnsw", "ivf"] = option("hnsw", "structure of the faiss index")
 
     def __post_init__(self) -> None:
-        self._hard_NH: NDArray[np.int32] | None = None
+        self._hard_NH: NDArray[np.int32] | None = None  # -1 only at the ends of rows
+        self._mined_N = np.empty(0, dtype=np.int64)
         self._index: Index = Exact() if self.index == "exact" else Faiss(type=self.faiss_type)
 
     def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
@@ -46,19 +49,16 @@ class AnnMiner(Miner):
         for rows, k in _chunks(np.diff(exclude_NL.indptr), depth, exclude_NL.shape[1]):
             ids_QK, _ = self._index.search(torch.from_numpy(view.queries_ND[rows]).to(view.device), k)
             hard_NH[rows, : min(k, depth)] = _without_excluded(ids_QK.cpu().numpy(), rows, exclude_NL)[:, :depth]
-        self._hard_NH = hard_NH
+        self._hard_NH, self._mined_N = hard_NH, np.count_nonzero(hard_NH >= 0, axis=1)
 
     def sample(
         self, rows_Q: NDArray[np.int64], n: int, exclude_NL: sp.csr_array, rng: np.random.Generator
     ) -> NDArray[np.int64]:
         """[Q, n] labels drawn uniformly, without replacement, from those mined with the same `exclude_NL`."""
-        drawn_Qn = np.full((len(rows_Q), n), -1, dtype=np.int64)
-        if self._hard_NH is not None:
-            hard_QH = self._hard_NH[rows_Q]
-            order_QH = np.argsort(np.where(hard_QH < 0, 2, rng.random(hard_QH.shape)), axis=1, kind="stable")
-            shuffled_QH = np.take_along_axis(hard_QH, order_QH, axis=1)[:, :n]
-            drawn_Qn[:, : shuffled_QH.shape[1]] = shuffled_QH
-        return drawn_Qn
+        if self._hard_NH is None:
+            return np.full((len(rows_Q), n), -1, dtype=np.int64)
+        places_Qn = distinct(self._mined_N[rows_Q], n, rng, accelerated(self._hard_NH.size))
+        return np.where(places_Qn < 0, -1, self._hard_NH[rows_Q[:, None], places_Qn]).astype(np.int64)
 
 
 def _chunks(excluded_N: NDArray[np.int64], depth: int, num_labels: int) -> Iterator[tuple[NDArray[np.int64], int]]:

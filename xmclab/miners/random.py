@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import scipy.sparse as sp
 
+from xmclab.accelerator import accelerated
 from xmclab.api import Miner
 from xmclab.batch.csr import row_pairs, sorted_unique
+from xmclab.batch.draws import distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,6 +26,12 @@ class RandomMiner(Miner):
     ) -> NDArray[np.int64]:
         """[Q, n] label ids, -1 where a query has fewer than n that are not excluded."""
         num_labels = exclude_NL.shape[1]
+        if accelerated(exclude_NL.nnz) and exclude_NL.has_canonical_format:
+            from xmclab.batch import loops
+
+            counts_Q = (exclude_NL.indptr[rows_Q + 1] - exclude_NL.indptr[rows_Q]).astype(np.int64)
+            ranks_Qn = distinct(num_labels - counts_Q, n, rng, compiled=True)
+            return loops.skip_excluded(ranks_Qn, rows_Q, exclude_NL.indptr, exclude_NL.indices)
         excluded = row_pairs(exclude_NL, rows_Q)
         row_E, label_E = np.divmod(sorted_unique(excluded.row_E * num_labels + excluded.column_E), num_labels)
         counts_Q = np.bincount(row_E, minlength=len(rows_Q))
@@ -35,17 +43,3 @@ class RandomMiner(Miner):
         cells_Qn = np.arange(len(rows_Q))[:, None] * stride + ranks_Qn
         skipped_Qn = np.searchsorted(row_E * stride + allowed_before_E, cells_Qn, side="right") - starts_Q[:, None]
         return np.where(ranks_Qn < 0, -1, ranks_Qn + skipped_Qn)
-
-
-def distinct(sizes_Q: NDArray[np.int64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """[Q, n] different numbers per row, a uniform subset of range(size); -1 where the size is below n.
-
-    Floyd's algorithm on all rows at once: a number is drawn from range(j + 1), and is j instead if it was drawn before.
-    """
-    drawn_Qn = np.full((len(sizes_Q), n), -1, dtype=np.int64)
-    for step in range(n):
-        last_Q = sizes_Q - n + step
-        draw_Q = rng.integers(np.maximum(last_Q + 1, 1))
-        taken_Q = (drawn_Qn[:, :step] == draw_Q[:, None]).any(axis=1)
-        drawn_Qn[:, step] = np.where(last_Q < 0, -1, np.where(taken_Q, last_Q, draw_Q))
-    return drawn_Qn

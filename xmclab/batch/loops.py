@@ -1,0 +1,159 @@
+"""The planner's loops, compiled. What they compute is defined by the numpy versions in `draws`, `pool` and `miners`.
+
+Labels are looked up in a hash table of the pool's size, so that time and memory do not depend on their number.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from xmclab.accelerator import jit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Ids = NDArray[np.int64]
+    Indices = NDArray[Any]  # int32 or int64, as scipy chose
+
+
+@jit
+def distinct(sizes_Q: Ids, uniform_Rn: NDArray[np.float64]) -> Ids:
+    """`draws.distinct`, from the numbers in [0, 1) of the rows that are longer than n."""
+    n = uniform_Rn.shape[1]
+    drawn_Qn = np.full((len(sizes_Q), n), -1, np.int64)
+    source = 0
+    for row in range(len(sizes_Q)):
+        size = sizes_Q[row]
+        if size <= n:
+            for number in range(size):
+                drawn_Qn[row, number] = number
+            continue
+        for step in range(n):
+            last = size - n + step
+            draw = np.int64(uniform_Rn[source, step] * (last + 1))
+            for before in range(step):
+                if drawn_Qn[row, before] == draw:
+                    draw = last
+                    break
+            drawn_Qn[row, step] = draw
+        source += 1
+    return drawn_Qn
+
+
+@jit
+def skip_excluded(ranks_Qn: Ids, rows_Q: Ids, indptr: Indices, indices: Indices) -> Ids:
+    """[Q, n] the label of each rank among those that the row does not list (ascending); -1 stays."""
+    labels_Qn = np.empty_like(ranks_Qn)
+    for row in range(len(rows_Q)):
+        start = indptr[rows_Q[row]]
+        length = indptr[rows_Q[row] + 1] - start
+        for column in range(ranks_Qn.shape[1]):
+            rank = ranks_Qn[row, column]
+            low, high = 0, length
+            while low < high:
+                middle = (low + high) // 2
+                if indices[start + middle] - middle <= rank:
+                    low = middle + 1
+                else:
+                    high = middle
+            labels_Qn[row, column] = rank + low if rank >= 0 else -1
+    return labels_Qn
+
+
+@jit
+def tally(brought: Ids, taken: Ids) -> tuple[Ids, Ids]:
+    """(distinct labels of `brought` that are not in `taken`, how often each is listed)."""
+    known = np.empty(len(taken) + len(brought), np.int64)
+    counts = np.zeros(len(known), np.int64)
+    table = _table(len(known))
+    size = 0
+    for label in taken:
+        table[_slot(table, known, label)] = size
+        known[size] = label
+        size += 1
+    for label in brought:
+        slot = _slot(table, known, label)
+        if table[slot] < 0:
+            table[slot] = size
+            known[size] = label
+            size += 1
+        counts[table[slot]] += 1
+    return known[len(taken) : size], counts[len(taken) : size]
+
+
+@jit
+def match(
+    rows_Q: Ids,
+    labels_P: Ids,
+    indptr: Indices,
+    indices: Indices,
+    values: NDArray[np.float32],
+    filter_indptr: Indices,
+    filter_indices: Indices,
+) -> tuple[NDArray[np.bool_], Ids, Ids, NDArray[np.float32], Ids, Ids]:
+    """`pool.match`."""
+    table = _table(len(labels_P))
+    bits = np.zeros(len(table) // 8, np.uint64)  # one per remainder of a label: most of the others stop there
+    for place in range(len(labels_P)):
+        table[_slot(table, labels_P, labels_P[place])] = place
+        word, bit = _bit(bits, labels_P[place])
+        bits[word] |= bit
+
+    most, most_ignored = 0, 0
+    for row in rows_Q:
+        most += indptr[row + 1] - indptr[row]
+        most_ignored += filter_indptr[row + 1] - filter_indptr[row]
+    row_E, column_E, value_E = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, values.dtype)
+    row_I, column_I = np.empty(most_ignored, np.int64), np.empty(most_ignored, np.int64)
+
+    kept_Q = np.zeros(len(rows_Q), np.bool_)
+    positive_of_P = np.full(len(labels_P), -1, np.int64)  # the last row that has each label
+    found, ignored, position = 0, 0, 0
+    for query in range(len(rows_Q)):
+        row = rows_Q[query]
+        for entry in range(indptr[row], indptr[row + 1]):
+            word, bit = _bit(bits, indices[entry])
+            if not bits[word] & bit:
+                continue
+            place = table[_slot(table, labels_P, indices[entry])]
+            if place >= 0:
+                row_E[found], column_E[found], value_E[found] = position, place, values[entry]
+                positive_of_P[place] = query
+                kept_Q[query] = True
+                found += 1
+        if kept_Q[query]:
+            for entry in range(filter_indptr[row], filter_indptr[row + 1]):
+                place = table[_slot(table, labels_P, filter_indices[entry])]
+                if place >= 0 and positive_of_P[place] != query:
+                    row_I[ignored], column_I[ignored] = position, place
+                    ignored += 1
+            position += 1
+    return kept_Q, row_E[:found], column_E[:found], value_E[:found], row_I[:ignored], column_I[:ignored]
+
+
+@jit
+def _table(entries: int) -> NDArray[np.int32]:
+    """An empty hash table, a power of two in size and at most half full with so many entries."""
+    size = 8
+    while size < 2 * entries:
+        size *= 2
+    return np.full(size, -1, np.int32)
+
+
+@jit
+def _slot(table: NDArray[np.int32], known: Ids, label: int) -> np.int64:
+    """Where the table holds the place of the label in `known`, or the free slot for it."""
+    mask = len(table) - 1
+    mixed = np.uint64(label) * np.uint64(0x9E3779B97F4A7C15)
+    slot = np.int64(mixed >> np.uint64(32)) & mask
+    while table[slot] >= 0 and known[table[slot]] != label:
+        slot = (slot + 1) & mask
+    return slot
+
+
+@jit
+def _bit(bits: NDArray[np.uint64], label: int) -> tuple[int, np.uint64]:
+    """(word, its bit) that stand for the label."""
+    return (label >> 6) & (len(bits) - 1), np.uint64(1) << np.uint64(label & 63)
