@@ -51,7 +51,7 @@ class Exact(Index):
 
 
 def search_into(ids_QK: Tensor, scores_QK: Tensor, q_QD: Tensor, z_LD: Tensor, label_block: int) -> None:
-    """Write the best labels of a block of queries over `ids_QK` (-1) and `scores_QK` (-inf), block by block of labels."""
+    """Write the best labels of some queries over `ids_QK` (-1) and `scores_QK` (-inf), block by block of labels."""
     columns = -(-min(label_block, len(z_LD)) // RUN) * RUN
     s_QP = q_QD.new_empty(len(q_QD), columns)  # written again for each block, as fresh memory costs more than a product
     pending: list[Found] = []
