@@ -54,7 +54,7 @@ class AnnMiner(Miner):
         """Keep the `depth` nearest labels of every query that are not excluded."""
         index = self._make_index(view)
         index.build(torch.from_numpy(view.labels_LD).to(view.device))
-        self._recall = _reach_recall(index, view, keys) if isinstance(index, Faiss) else 1.0
+        self._recall = reach_recall(index, view, keys) if isinstance(index, Faiss) else 1.0
         hard_NH = np.full((len(view.queries_ND), depth), -1, dtype=np.int32)
         for rows, k in _chunks(np.diff(exclude_NL.indptr), depth, exclude_NL.shape[1]):
             ids_QK, _ = index.search(torch.from_numpy(view.queries_ND[rows]).to(view.device), k)
@@ -85,7 +85,7 @@ class AnnMiner(Miner):
         return drawn_Qn
 
 
-def _reach_recall(index: Faiss, view: View, keys: Keys) -> float:
+def reach_recall(index: Faiss, view: View, keys: Keys) -> float:
     """Let the index look further until it finds what exact search finds, and say how much of it is found."""
     sample = keys.rng("recall", view.epoch).permutation(len(view.queries_ND))[:RECALL_QUERIES]
     q_QD = torch.from_numpy(view.queries_ND[sample]).to(view.device)
