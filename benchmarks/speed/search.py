@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from xmclab.api import Keys, View
 from xmclab.indexes.exact import Exact
 from xmclab.indexes.faiss import Faiss
-from xmclab.miners.ann import reach_recall
+from xmclab.miners.ann import FIRST_PROBES, reach_recall
 
 LABELS, WIDTH, K = 131_073, 256, 30
 QUERIES, SEARCHED = 300_000, 10_000  # mined, and searched to measure the time of a query
@@ -37,7 +37,7 @@ def measure() -> list[Row]:
     faiss.omp_set_num_threads(THREADS)
     view = View(0, mixture(SEARCHED, 1), mixture(LABELS, 2))
     q_QD, z_LD = torch.from_numpy(view.queries_ND), torch.from_numpy(view.labels_LD)
-    exact, flat, lists = Exact(), faiss.IndexFlatIP(WIDTH), Faiss(type="ivf")
+    exact, flat, lists = Exact(), faiss.IndexFlatIP(WIDTH), Faiss(type="ivf", probes=FIRST_PROBES)
     exact.build(z_LD)
     flat.add(view.labels_LD)
     started = time.perf_counter()

@@ -159,6 +159,17 @@ def test_ann_chooses_its_index_by_size(
     assert type(AnnMiner(index=index)._make_index(View(0, vectors, vectors, device))) is kind
 
 
+@pytest.mark.parametrize(("worth_it", "recall"), [(1.0, 0.9), (0.0, 1.0)])
+def test_auto_turns_to_exact_search_when_lists_do_not_pay(
+    worth_it: float, recall: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"EXACT_UP_TO": 0, "FIRST_PROBES": 1, "RECALL_GOAL": 0.0, "WORTH_IT": worth_it}.items():
+        monkeypatch.setattr(ann, name, value)
+    miner = AnnMiner()
+    miner.refresh(mixture_view(100, 4000), sp.csr_array((100, 4000), dtype=bool), 30, KEYS)
+    assert (miner.report()["recall"] < recall) if worth_it else (miner.report() == {"recall": recall})
+
+
 def test_ann_chooses_exact_search_without_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ann, "EXACT_UP_TO", 0)
     monkeypatch.setattr(ann, "find_spec", lambda name: None)

@@ -73,6 +73,11 @@ class Faiss(Index):
         ids_QK, scores_QK = (np.take_along_axis(x, order, axis=1) for x in (ids_QK, scores_QK))
         return torch.from_numpy(ids_QK).to(q_QD.device), torch.from_numpy(scores_QK).to(q_QD.device)
 
+    @property
+    def share(self) -> float:
+        """The share of the lists that a search looks at; 1 for other structures."""
+        return min(1.0, self.probes / self._index.nlist) if self.type == "ivf" else 1.0
+
     def look_further(self) -> bool:
         """Double what a search looks at; whether there was more to look at."""
         if self._index is None or self.type == "flat":

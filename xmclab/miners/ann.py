@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 EXACT_UP_TO = 5e9  # pairs of query and label that a CPU compares in about the time that an index of lists is built in
 RECALL_GOAL = 0.99
+FIRST_PROBES = 4  # lists looked at before the recall is measured
+WORTH_IT = 1 / 16  # share of the lists above which exact search, a matrix product, is about as fast
 RECALL_QUERIES, RECALL_AT = 512, 30  # recall is measured on a sample of queries, among their nearest labels
 RESULTS_AT_ONCE = 1 << 22  # search results held at once
 QUERIES_AT_ONCE = 8192
@@ -36,7 +38,7 @@ class AnnMiner(Miner):
 
     `auto` compares every pair on an accelerator, without faiss, and up to 5e9 pairs; beyond, it takes faiss's inverted
     lists. An approximate search is measured against an exact one at every refresh, on a sample of the queries, and
-    looks further until its recall is 0.99.
+    looks further until its recall is 0.99; where that takes more than 1/16 of the lists, `auto` turns to exact search.
     """
 
     needs_view: ClassVar[bool] = True
@@ -52,9 +54,14 @@ class AnnMiner(Miner):
 
     def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
         """Keep the `depth` nearest labels of every query that are not excluded."""
-        index = self._make_index(view)
-        index.build(torch.from_numpy(view.labels_LD).to(view.device))
-        self._recall = reach_recall(index, view, keys) if isinstance(index, Faiss) else 1.0
+        z_LD = torch.from_numpy(view.labels_LD).to(view.device)
+        index, self._recall = self._make_index(view), 1.0
+        index.build(z_LD)
+        if isinstance(index, Faiss):
+            self._recall = reach_recall(index, view, keys)
+            if self.index == "auto" and index.share > WORTH_IT:
+                index, self._recall = Exact(), 1.0
+                index.build(z_LD)
         hard_NH = np.full((len(view.queries_ND), depth), -1, dtype=np.int32)
         for rows, k in _chunks(np.diff(exclude_NL.indptr), depth, exclude_NL.shape[1]):
             ids_QK, _ = index.search(torch.from_numpy(view.queries_ND[rows]).to(view.device), k)
@@ -70,7 +77,7 @@ class AnnMiner(Miner):
             return Faiss(type=self.faiss_type)
         pairs = len(view.queries_ND) * len(view.labels_LD)
         small = view.device != "cpu" or pairs <= EXACT_UP_TO or find_spec("faiss") is None
-        return Exact() if self.index == "exact" or small else Faiss(type="ivf")
+        return Exact() if self.index == "exact" or small else Faiss(type="ivf", probes=FIRST_PROBES)
 
     def sample(
         self, rows_Q: NDArray[np.int64], n: int, exclude_NL: sp.csr_array, rng: np.random.Generator
