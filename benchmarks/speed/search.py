@@ -19,11 +19,11 @@ LABELS, WIDTH, K = 131_073, 256, 30
 QUERIES, SEARCHED = 300_000, 10_000  # mined, and searched to measure the time of a query
 
 
-def mixture(rows: int, seed: int) -> NDArray[np.float32]:
-    """Unit vectors around 1000 common centres."""
-    centres = np.random.default_rng(0).standard_normal((1000, WIDTH), dtype=np.float32)
+def mixture(rows: int, seed: int, count: int) -> NDArray[np.float32]:
+    """Unit vectors around `count` common centres."""
+    centres = np.random.default_rng(0).standard_normal((count, WIDTH), dtype=np.float32)
     rng = np.random.default_rng(seed)
-    x = centres[rng.integers(1000, size=rows)] + 0.8 * rng.standard_normal((rows, WIDTH), dtype=np.float32)
+    x = centres[rng.integers(count, size=rows)] + 0.8 * rng.standard_normal((rows, WIDTH), dtype=np.float32)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     return x
 
@@ -32,10 +32,15 @@ def measure() -> list[Row]:
     if find_spec("faiss") is None:
         print("search: faiss is not installed, skipped")
         return []
+    # 131 labels around a centre hold the 30 nearest; 33 often do not, and the rest are strewn over many lists.
+    return measure_mixture(1000) + measure_mixture(4000)
+
+
+def measure_mixture(count: int) -> list[Row]:
     import faiss
 
     faiss.omp_set_num_threads(THREADS)
-    view = View(0, mixture(SEARCHED, 1), mixture(LABELS, 2))
+    view = View(0, mixture(SEARCHED, 1, count), mixture(LABELS, 2, count))
     q_QD, z_LD = torch.from_numpy(view.queries_ND), torch.from_numpy(view.labels_LD)
     exact, flat, lists = Exact(), faiss.IndexFlatIP(WIDTH), Faiss(type="ivf", probes=FIRST_PROBES)
     exact.build(z_LD)
@@ -54,7 +59,7 @@ def measure() -> list[Row]:
     )
     scale = QUERIES / SEARCHED
     mining, all_pairs = build + scale * seconds["lists"], scale * seconds["flat"]
-    size = f"{LABELS // 1000}K × {WIDTH}, k = {K}"
+    size = f"{LABELS // 1000}K × {WIDTH}, k = {K}, {count} centres"
     return [
         Row(
             7,
@@ -74,7 +79,7 @@ def measure() -> list[Row]:
             5,
             ">=",
         ),
-        Row(7, f"recall@{K} of it, on a sample", f"{recall:.4f}", "exact search", recall, 0.99, ">="),
+        Row(7, f"recall@{K} of it, on a sample, {count} centres", f"{recall:.4f}", "exact search", recall, 0.99, ">="),
     ]
 
 
