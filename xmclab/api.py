@@ -340,6 +340,10 @@ class Miner(ABC):
     def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
         """Mine anew: up to `depth` labels for every training query, none of them in its row of `exclude_NL`."""
 
+    def report(self) -> dict[str, float]:
+        """Optional: what is worth logging of the latest refresh."""
+        return {}
+
     @abstractmethod
     def sample(
         self, rows_Q: NDArray[np.int64], n: int, exclude_NL: sp.csr_array, rng: np.random.Generator

@@ -42,6 +42,20 @@ def test_exact_search_is_the_sorted_list_whatever_the_blocks(
     assert (scores[:, 10:] == -torch.inf).all()
 
 
+@pytest.mark.parametrize("ascending", [False, True])
+def test_exact_search_over_many_blocks(ascending: bool) -> None:
+    """Runs, thresholds and merges all come into play; scores that rise with the id fill every merge."""
+    generator = torch.Generator().manual_seed(0)
+    q, z = (torch.randint(-3, 4, (n, 3), generator=generator).float() for n in (40, 1000))  # many equal scores
+    if ascending:
+        q, z = torch.ones(40, 3), z[z.sum(dim=1).argsort()]
+    index = Exact(query_block=16, label_block=100)
+    index.build(z)
+    ids, scores = index.search(q, 30)
+    assert ids.tolist() == naive_top(q, z, 30)
+    assert torch.equal(scores, (q @ z.T).gather(1, ids))
+
+
 def test_equal_scores_at_the_last_rank_go_to_the_smaller_ids() -> None:
     columns, scores = top(torch.tensor([[1.0, 2.0] + [1.0] * 500]), 3)
     assert columns.tolist() == [[1, 0, 2]]

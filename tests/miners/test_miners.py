@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xmclab.api import Keys, Miner, View
+from xmclab.indexes.exact import Exact
+from xmclab.indexes.faiss import Faiss
 from xmclab.miners import ann
 from xmclab.miners.ann import AnnMiner
 from xmclab.miners.none import NoMiner
@@ -109,6 +111,72 @@ def test_ann_with_faiss_finds_the_same(faiss_type: Literal["flat", "hnsw", "ivf"
     miner.refresh(view, exclude, 3, KEYS)
     drawn = miner.sample(np.arange(20), 3, exclude, rng)
     assert [sorted(row.tolist()) for row in drawn] == [sorted(row) for row in naive_hardest(view, exclude, 3)]
+
+
+def mixture_view(queries: int, labels: int) -> View:
+    """Vectors around common centres, as those of a trained model are."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(50, 16))
+    return View(
+        0, *((centres[rng.integers(50, size=n)] + rng.normal(size=(n, 16))).astype("f4") for n in (queries, labels))
+    )
+
+
+@pytest.mark.parametrize("goal", [0.0, 0.99, 1.0])
+def test_ann_looks_further_until_the_recall_is_reached_and_reports_it(
+    goal: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ann, "RECALL_GOAL", goal)
+    monkeypatch.setattr(AnnMiner, "_make_index", lambda self, view: Faiss(type="ivf", probes=1))
+    view = mixture_view(300, 4000)
+    exclude = sp.csr_array((300, 4000), dtype=bool)
+    miner = AnnMiner(index="faiss")
+    assert miner.report() == {}
+    miner.refresh(view, exclude, 30, KEYS)
+    hardest = naive_hardest(view, exclude, 30)
+    drawn = miner.sample(np.arange(300), 30, exclude, np.random.default_rng(0))
+    recall = np.mean([len(set(row) & set(best)) / 30 for row, best in zip(drawn.tolist(), hardest, strict=True)])
+    assert miner.report()["recall"] == pytest.approx(recall, abs=1e-3)
+    assert recall >= goal
+    assert goal > 0 or recall < 0.9
+
+
+@pytest.mark.parametrize(
+    ("index", "device", "most", "kind"),
+    [
+        ("auto", "cpu", 100, Exact),
+        ("auto", "cpu", 99, Faiss),
+        ("auto", "cuda", 99, Exact),
+        ("exact", "cpu", 99, Exact),
+        ("faiss", "cpu", 100, Faiss),
+    ],
+)
+def test_ann_chooses_its_index_by_size(
+    index: Literal["auto", "exact", "faiss"], device: str, most: int, kind: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ann, "EXACT_UP_TO", most)
+    vectors = np.ones((10, 2), dtype=np.float32)
+    assert type(AnnMiner(index=index)._make_index(View(0, vectors, vectors, device))) is kind
+
+
+@pytest.mark.parametrize(("worth_it", "recall"), [(1.0, 0.9), (0.0, 1.0)])
+def test_auto_turns_to_exact_search_when_lists_do_not_pay(
+    worth_it: float, recall: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"EXACT_UP_TO": 0, "FIRST_PROBES": 1, "RECALL_GOAL": 0.0, "WORTH_IT": worth_it}.items():
+        monkeypatch.setattr(ann, name, value)
+    miner = AnnMiner()
+    miner.refresh(mixture_view(100, 4000), sp.csr_array((100, 4000), dtype=bool), 30, KEYS)
+    assert (miner.report()["recall"] < recall) if worth_it else (miner.report() == {"recall": recall})
+
+
+def test_ann_chooses_exact_search_without_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ann, "EXACT_UP_TO", 0)
+    monkeypatch.setattr(ann, "find_spec", lambda name: None)
+    _, view, exclude = random_case(1)
+    miner = AnnMiner()
+    miner.refresh(view, exclude, 2, KEYS)
+    assert miner.report() == {"recall": 1.0}
 
 
 def test_ann_draws_uniformly_from_what_it_mined() -> None:

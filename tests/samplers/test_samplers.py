@@ -22,6 +22,8 @@ SAMPLERS = {
     "random": Random,
     "cluster": Cluster,
     "cluster_release": lambda **options: Cluster(depth="release", **options),
+    "cluster_k_means": lambda **options: Cluster(method="k_means", **options),
+    "cluster_mix_k_means": lambda **options: ClusterMix(cluster_size=2, double_at=(2,), method="k_means", **options),
     "cluster_mix": lambda **options: ClusterMix(cluster_size=2, double_at=(2,), **options),
 }
 
@@ -35,7 +37,7 @@ from xmclab.samplers.random import Random
 
 vectors = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 view = View(1, vectors, vectors)
-samplers = Random(batch_size=7), Cluster(batch_size=7), ClusterMix(batch_size=7, cluster_size=3)
+samplers = Random(batch_size=7), Cluster(batch_size=7, method="k_means"), ClusterMix(batch_size=7, cluster_size=3)
 json.dump([[b.tolist() for b in s.plan(np.arange(40), 3, view, Keys(5))] for s in samplers], sys.stdout)
 """
 
@@ -88,7 +90,7 @@ def test_epochs_and_seeds_differ_and_repeat(name: str, viewed: bool) -> None:
 
 def test_same_plan_in_another_process() -> None:
     vectors = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
-    samplers = Random(batch_size=7), Cluster(batch_size=7), ClusterMix(batch_size=7, cluster_size=3)
+    samplers = Random(batch_size=7), Cluster(batch_size=7, method="k_means"), ClusterMix(batch_size=7, cluster_size=3)
     here = [plan(sampler, np.arange(40), 3, View(1, vectors, vectors), seed=5) for sampler in samplers]
     other_hashes = os.environ | {"PYTHONHASHSEED": str(hash("a") % 1000 + 1)}
     there = subprocess.run([sys.executable, "-c", ANOTHER_PROCESS], env=other_hashes, capture_output=True, check=True)

@@ -284,6 +284,13 @@ def test_evaluation_every_n_epochs_is_logged(tmp_path: Path) -> None:
     assert evaluations[-1]["metrics"] == result.metrics
 
 
+def test_every_refresh_is_logged_with_the_recall_of_its_search(tmp_path: Path) -> None:
+    result = run(config("epochs=3", "miner=ann", "refresh_every=1"), default_registry(), tmp_path / "out", QUIET)
+    records = [json.loads(line) for line in (result.folder / "metrics.jsonl").open()]
+    refreshes = [(record["epoch"], record["recall"]) for record in records if record["event"] == "refresh"]
+    assert refreshes == [(1, 1.0), (2, 1.0)]
+
+
 def test_the_run_folder_says_what_was_run(tmp_path: Path) -> None:
     result = run(config(), default_registry(), tmp_path / "out", QUIET)
     files = {path.name for path in result.folder.iterdir()}

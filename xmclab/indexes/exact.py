@@ -1,4 +1,8 @@
-"""Exact search with torch, on any device, in blocks."""
+"""Exact search with torch, on any device, in blocks.
+
+The scores of a block stay in the cache: one pass takes the maximum of each run of labels, and only runs that beat the
+k-th best score found so far are looked at again. So the cost is that of the matrix product and little more.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +14,17 @@ from torch import Tensor
 from xmclab.api import Index, option
 from xmclab.indexes.checks import refuse_non_finite
 
+RUN = 32  # neighbouring labels that share a maximum
+
+Found = tuple[Tensor, Tensor, Tensor]  # (row_E, id_E, score_E) of cells that beat the k-th best of their row
+
 
 @dataclass
 class Exact(Index):
     """Every label is compared; memory is bounded by the blocks, and equal scores are ordered by label id."""
 
     query_block: int = option(1024, "queries compared at once", ge=1)
-    label_block: int = option(32768, "labels compared at once", ge=1)
+    label_block: int = option(0, "labels compared at once; 0: 4096 on a CPU (its cache), 65536 elsewhere", ge=0)
 
     def __post_init__(self) -> None:
         self._z_LD: Tensor | None = None
@@ -35,23 +43,62 @@ class Exact(Index):
         refuse_non_finite(q_QD, "query")
         ids_QK = q_QD.new_full((len(q_QD), k), -1, dtype=torch.int64)
         scores_QK = q_QD.new_full((len(q_QD), k), -torch.inf)
+        label_block = self.label_block or (4096 if q_QD.device.type == "cpu" else 65536)
         for start in range(0, len(q_QD), self.query_block):
             block = slice(start, start + self.query_block)
-            ids, scores = self._search_block(q_QD[block], self._z_LD, k)
-            ids_QK[block, : ids.shape[1]] = ids
-            scores_QK[block, : ids.shape[1]] = scores
+            search_into(ids_QK[block], scores_QK[block], q_QD[block], self._z_LD, label_block)
         return ids_QK, scores_QK
 
-    def _search_block(self, q_QD: Tensor, z_LD: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        """The best of each block of labels, merged; a stable sort keeps the smaller ids, found earlier, in front."""
-        ids_QK = torch.empty(len(q_QD), 0, dtype=torch.int64, device=q_QD.device)
-        scores_QK = torch.empty(len(q_QD), 0, device=q_QD.device)
-        for start in range(0, len(z_LD), self.label_block):
-            ids, scores = top(q_QD @ z_LD[start : start + self.label_block].T, k)
-            ids_QK, scores_QK = torch.cat([ids_QK, ids + start], dim=1), torch.cat([scores_QK, scores], dim=1)
-            scores_QK, order = scores_QK.sort(dim=1, descending=True, stable=True)
-            ids_QK, scores_QK = ids_QK.gather(1, order[:, :k]), scores_QK[:, :k]
-        return ids_QK, scores_QK
+
+def search_into(ids_QK: Tensor, scores_QK: Tensor, q_QD: Tensor, z_LD: Tensor, label_block: int) -> None:
+    """Write the best labels of some queries over `ids_QK` (-1) and `scores_QK` (-inf), block by block of labels."""
+    columns = -(-min(label_block, len(z_LD)) // RUN) * RUN
+    s_QP = q_QD.new_empty(len(q_QD), columns)  # written again for each block, as fresh memory costs more than a product
+    pending: list[Found] = []
+    for start in range(0, len(z_LD), label_block):
+        z_PD = z_LD[start : start + label_block]
+        torch.mm(q_QD, z_PD.T, out=s_QP[:, : len(z_PD)])
+        if start == 0:
+            ids, scores = top(s_QP[:, : len(z_PD)], ids_QK.shape[1])
+            ids_QK[:, : ids.shape[1]], scores_QK[:, : ids.shape[1]] = ids, scores
+            continue
+        s_QP[:, len(z_PD) :] = -torch.inf
+        row_E, column_E, score_E = above(s_QP, scores_QK[:, -1])
+        pending.append((row_E, column_E + start, score_E))
+        if sum(len(rows) for rows, _, _ in pending) >= ids_QK.numel():  # so the threshold rises when it is worth it
+            merge_into(ids_QK, scores_QK, pending)
+            pending = []
+    if pending:
+        merge_into(ids_QK, scores_QK, pending)
+
+
+def above(s_QP: Tensor, threshold_Q: Tensor) -> Found:
+    """The cells above the threshold of their row, by row and column; P is a multiple of `RUN`.
+
+    A later column that equals the k-th best of earlier ones ranks behind it, so only larger scores count.
+    """
+    s_QCR = s_QP.view(len(s_QP), -1, RUN)
+    row_C, run_C = torch.nonzero(s_QCR.amax(dim=2) > threshold_Q[:, None], as_tuple=True)
+    s_CR = s_QCR[row_C, run_C]
+    cell_E, place_E = torch.nonzero(s_CR > threshold_Q[row_C, None], as_tuple=True)
+    return row_C[cell_E], run_C[cell_E] * RUN + place_E, s_CR[cell_E, place_E]
+
+
+def merge_into(ids_QK: Tensor, scores_QK: Tensor, found: list[Found]) -> None:
+    """Put found cells, whose ids are larger than those in `ids_QK`, in their places; smaller ids first among equals."""
+    row_E, id_E, score_E = (torch.cat(parts) for parts in zip(*found, strict=True))
+    row_E, order_E = row_E.sort(stable=True)
+    counts_Q = torch.bincount(row_E, minlength=len(ids_QK))
+    place_E = torch.arange(len(row_E), device=row_E.device) - (counts_Q.cumsum(0) - counts_Q)[row_E]
+    widest = int(counts_Q.max())
+    more_ids = ids_QK.new_full((len(ids_QK), widest), -1)
+    more_scores = scores_QK.new_full((len(ids_QK), widest), -torch.inf)
+    more_ids[row_E, place_E] = id_E[order_E]
+    more_scores[row_E, place_E] = score_E[order_E]
+    k = ids_QK.shape[1]
+    scores, order = torch.cat([scores_QK, more_scores], dim=1).sort(dim=1, descending=True, stable=True)
+    scores_QK.copy_(scores[:, :k])
+    ids_QK.copy_(torch.cat([ids_QK, more_ids], dim=1).gather(1, order[:, :k]))
 
 
 def top(s_QP: Tensor, k: int) -> tuple[Tensor, Tensor]:

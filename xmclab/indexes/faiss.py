@@ -17,7 +17,8 @@ from xmclab.indexes.checks import refuse_non_finite
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-POINTS_PER_LIST = 39  # faiss warns when a list is trained from fewer
+POINTS_PER_LIST = 39  # faiss warns when a list is trained from fewer; more cost time and find little
+TRAINING_ROUNDS = 6  # of the k-means that makes the lists
 
 
 def load_faiss() -> Any:
@@ -40,7 +41,7 @@ class Faiss(Index):
     ef_build: int = option(100, "hnsw: candidates looked at while building", ge=1)
     ef_search: int = option(128, "hnsw: candidates looked at while searching", ge=1)
     lists: int = option(0, "ivf: number of lists; 0: about 4 · sqrt(L)", ge=0)
-    probes: int = option(32, "ivf: lists looked at while searching", ge=1)
+    probes: int = option(16, "ivf: lists looked at while searching", ge=1)
 
     def __post_init__(self) -> None:
         self._faiss = load_faiss()
@@ -64,11 +65,28 @@ class Faiss(Index):
         refuse_non_finite(q_QD, "query")
         if self.type == "hnsw":
             self._index.hnsw.efSearch = max(self.ef_search, k)
+        if self.type == "ivf":
+            self._index.nprobe = self.probes
         scores_QK, ids_QK = self._index.search(_host(q_QD), k)
         scores_QK = np.where(ids_QK < 0, -np.inf, scores_QK)
         order = np.lexsort((ids_QK, -scores_QK), axis=1)
         ids_QK, scores_QK = (np.take_along_axis(x, order, axis=1) for x in (ids_QK, scores_QK))
         return torch.from_numpy(ids_QK).to(q_QD.device), torch.from_numpy(scores_QK).to(q_QD.device)
+
+    @property
+    def share(self) -> float:
+        """The share of the lists that a search looks at; 1 for other structures."""
+        return min(1.0, self.probes / self._index.nlist) if self.type == "ivf" else 1.0
+
+    def look_further(self) -> bool:
+        """Double what a search looks at; whether there was more to look at."""
+        if self._index is None or self.type == "flat":
+            return False
+        if self.type == "hnsw":
+            self.ef_search *= 2
+            return bool(self.ef_search < 2 * self._index.ntotal)
+        self.probes *= 2
+        return bool(self.probes < 2 * self._index.nlist)
 
     def _empty(self, labels: int, width: int) -> Any:
         faiss = self._faiss
@@ -80,7 +98,7 @@ class Faiss(Index):
             return index
         lists = self.lists or max(1, min(round(4 * math.sqrt(labels)), labels // POINTS_PER_LIST))
         index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, min(lists, labels), faiss.METRIC_INNER_PRODUCT)
-        index.nprobe = self.probes
+        index.cp.niter, index.cp.max_points_per_centroid = TRAINING_ROUNDS, POINTS_PER_LIST
         return index
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -19,37 +20,67 @@ from xmclab.api import Index, Keys, Miner, View, option
 from xmclab.batch.csr import contains
 from xmclab.batch.draws import distinct
 from xmclab.indexes.exact import Exact
-from xmclab.indexes.faiss import Faiss
+from xmclab.indexes.faiss import Faiss, load_faiss
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+EXACT_UP_TO = 5e9  # pairs of query and label that a CPU compares in about the time that an index of lists is built in
+RECALL_GOAL = 0.99
+FIRST_PROBES = 4  # lists looked at before the recall is measured
+WORTH_IT = 1 / 16  # share of the lists above which exact search, a matrix product, is about as fast
+RECALL_QUERIES, RECALL_AT = 512, 30  # recall is measured on a sample of queries, among their nearest labels
 RESULTS_AT_ONCE = 1 << 22  # search results held at once
 QUERIES_AT_ONCE = 8192
 
 
 @dataclass
 class AnnMiner(Miner):
-    """Labels drawn from the nearest ones of the latest view; none before the first."""
+    """Labels drawn from the nearest ones of the latest view; none before the first.
+
+    `auto` compares every pair on an accelerator, without faiss, and up to 5e9 pairs; beyond, it takes faiss's inverted
+    lists. An approximate search is measured against an exact one at every refresh, on a sample of the queries, and
+    looks further until its recall is 0.99; where that takes more than 1/16 of the lists, `auto` turns to exact search.
+    """
 
     needs_view: ClassVar[bool] = True
 
-    index: Literal["exact", "faiss"] = option("exact", "how the nearest labels are found")
-    faiss_type: Literal["flat", "hnsw", "ivf"] = option("hnsw", "structure of the faiss index")
+    index: Literal["auto", "exact", "faiss"] = option("auto", "how the nearest labels are found; auto: by size")
+    faiss_type: Literal["flat", "hnsw", "ivf"] = option("ivf", "structure of the faiss index")
 
     def __post_init__(self) -> None:
         self._hard_NH: NDArray[np.int32] | None = None  # -1 only at the ends of rows
         self._mined_N = np.empty(0, dtype=np.int64)
-        self._index: Index = Exact() if self.index == "exact" else Faiss(type=self.faiss_type)
+        self._recall: float | None = None
+        if self.index == "faiss":
+            load_faiss()  # its absence is told now, not after the first epochs
 
     def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
         """Keep the `depth` nearest labels of every query that are not excluded."""
-        self._index.build(torch.from_numpy(view.labels_LD).to(view.device))
+        z_LD = torch.from_numpy(view.labels_LD).to(view.device)
+        index, self._recall = self._make_index(view), 1.0
+        index.build(z_LD)
+        if isinstance(index, Faiss):
+            self._recall = reach_recall(index, view, keys)
+            if self.index == "auto" and index.share > WORTH_IT:
+                index, self._recall = Exact(), 1.0
+                index.build(z_LD)
         hard_NH = np.full((len(view.queries_ND), depth), -1, dtype=np.int32)
         for rows, k in _chunks(np.diff(exclude_NL.indptr), depth, exclude_NL.shape[1]):
-            ids_QK, _ = self._index.search(torch.from_numpy(view.queries_ND[rows]).to(view.device), k)
+            ids_QK, _ = index.search(torch.from_numpy(view.queries_ND[rows]).to(view.device), k)
             hard_NH[rows, : min(k, depth)] = _without_excluded(ids_QK.cpu().numpy(), rows, exclude_NL)[:, :depth]
         self._hard_NH, self._mined_N = hard_NH, np.count_nonzero(hard_NH >= 0, axis=1)
+
+    def report(self) -> dict[str, float]:
+        """The recall of the latest search."""
+        return {} if self._recall is None else {"recall": self._recall}
+
+    def _make_index(self, view: View) -> Index:
+        if self.index == "faiss":
+            return Faiss(type=self.faiss_type)
+        pairs = len(view.queries_ND) * len(view.labels_LD)
+        small = view.device != "cpu" or pairs <= EXACT_UP_TO or find_spec("faiss") is None
+        return Exact() if self.index == "exact" or small else Faiss(type="ivf", probes=FIRST_PROBES)
 
     def sample(
         self, rows_Q: NDArray[np.int64], n: int, exclude_NL: sp.csr_array, rng: np.random.Generator
@@ -59,6 +90,21 @@ class AnnMiner(Miner):
             return np.full((len(rows_Q), n), -1, dtype=np.int64)
         places_Qn = distinct(self._mined_N[rows_Q], n, rng, accelerated(self._hard_NH.size))
         return np.where(places_Qn < 0, -1, self._hard_NH[rows_Q[:, None], places_Qn]).astype(np.int64)
+
+
+def reach_recall(index: Faiss, view: View, keys: Keys) -> float:
+    """Let the index look further until it finds what exact search finds, and say how much of it is found."""
+    sample = keys.rng("recall", view.epoch).permutation(len(view.queries_ND))[:RECALL_QUERIES]
+    q_QD = torch.from_numpy(view.queries_ND[sample]).to(view.device)
+    exact = Exact()
+    exact.build(torch.from_numpy(view.labels_LD).to(view.device))
+    k = min(RECALL_AT, len(view.labels_LD))
+    nearest_QK, _ = exact.search(q_QD, k)
+    while True:
+        found_QK, _ = index.search(q_QD, k)
+        recall = float((nearest_QK[:, :, None] == found_QK[:, None, :]).any(dim=2).float().mean())
+        if recall >= RECALL_GOAL or not index.look_further():
+            return recall
 
 
 def _chunks(excluded_N: NDArray[np.int64], depth: int, num_labels: int) -> Iterator[tuple[NDArray[np.int64], int]]:

@@ -13,17 +13,23 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 
 from xmclab.api import Keys, Sampler, View, option
+from xmclab.samplers.k_means import balanced_k_means
 from xmclab.samplers.random import random_batches
 from xmclab.samplers.two_means import balanced_clusters
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+Method = Literal["auto", "two_means", "k_means"]
+METHOD_HELP = "two_means: the paper's tree; k_means: faster and tighter; auto: two_means below 50000 queries"
+TREE_UP_TO = 50_000  # queries that auto leaves to the paper's method, which takes about a second for them
+
 
 class ClusterCache:
     """The clusters of the latest view: computed when the view, or what is asked of it, changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, method: Method = "auto") -> None:
+        self._method = method
         self._view: View | None = None
         self._asked: tuple[int, int, bytes] | None = None
         self._clusters: Sequence[NDArray[np.int64]] = ()
@@ -33,14 +39,20 @@ class ClusterCache:
         asked = (leaves, keys.seed, rows_N.tobytes())
         if view is not self._view or asked != self._asked:
             rng = keys.rng("cluster", view.epoch)
-            self._clusters = balanced_clusters(view.queries_ND, rows_N, leaves, rng)
+            tree = self._method == "two_means" or (self._method == "auto" and len(rows_N) < TREE_UP_TO)
+            make = balanced_clusters if tree else balanced_k_means
+            self._clusters = make(view.queries_ND, rows_N, leaves, rng)
             self._view, self._asked = view, asked
         return self._clusters
 
 
 @dataclass
 class Cluster(Sampler):
-    """Each batch is a leaf of balanced recursive 2-means over the query vectors; random before the first view."""
+    """Each batch is a balanced cluster of the query vectors; random before the first view.
+
+    By default balanced recursive 2-means (the paper's) makes the clusters of up to 50,000 queries, and balanced k-means
+    those of more: it takes a third of the time there or less, and its clusters are tighter.
+    """
 
     needs_view: ClassVar[bool] = True
 
@@ -49,8 +61,10 @@ class Cluster(Sampler):
         "fit: the fewest leaves of at most batch_size queries; release: 2^floor(log2(N / batch_size)) larger leaves",
     )
 
+    method: Method = option("auto", METHOD_HELP)
+
     def __post_init__(self) -> None:
-        self._cache = ClusterCache()
+        self._cache = ClusterCache(self.method)
 
     def plan(self, rows_N: NDArray[np.int64], epoch: int, view: View | None, keys: Keys) -> list[NDArray[np.int64]]:
         """The leaves in the random order of this epoch."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from xmclab.api import Keys, Sampler, View, option
-from xmclab.samplers.cluster import ClusterCache
+from xmclab.samplers.cluster import METHOD_HELP, ClusterCache, Method
 from xmclab.samplers.random import random_batches
 
 if TYPE_CHECKING:
@@ -28,8 +28,10 @@ class ClusterMix(Sampler):
     cluster_size: int = option(32, "queries of a cluster in the first epochs", ge=1)
     double_at: tuple[int, ...] = option((), "epochs (from 0) at which the clusters double in size: 10,20")
 
+    method: Method = option("auto", METHOD_HELP)
+
     def __post_init__(self) -> None:
-        self._cache = ClusterCache()
+        self._cache = ClusterCache(self.method)
 
     def size_at(self, epoch: int) -> int:
         """Queries of a cluster in this epoch."""

@@ -75,7 +75,10 @@ class Trainer:
         for epoch in range(self.settings.epochs):
             if self._refresh_due(epoch):
                 display.note(f"epoch {epoch + 1}: refreshing clusters and negatives")
+                started = time.perf_counter()
                 view = self.refresh(epoch)
+                seconds = time.perf_counter() - started
+                log({"event": "refresh", "epoch": epoch, "seconds": seconds, **self.miner.report()})
             plan = self.sampler.plan(self.rows_N, epoch, view, self.keys)
             prepared = ahead(lambda item: self.prepare(*item), enumerate(plan, start=step))
             for number, (batch, query_chunks, label_chunks) in enumerate(prepared, start=1):
