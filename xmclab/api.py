@@ -180,7 +180,9 @@ class Loss(ABC):
             that is differentiable.
         """
 
-    closed_form: ClassVar[str] = ""  # name of the optional method that spares the graph of `terms` and most of its memory
+    closed_form: ClassVar[str] = (
+        ""  # name of the optional method that spares the graph of `terms` and most of its memory
+    )
 
     @property
     def has_closed_form(self) -> bool:

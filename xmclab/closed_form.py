@@ -73,9 +73,8 @@ class ClosedForm:
             rows, s_BP = self._load(start)
             if start == 0 or not competing:  # cells that stand alone need no scores but those of this block
                 of_pairs, gradient_E = self._lists()
-            for first in range(0, len(s_BP), max(1, CELLS_OF_SLICE // s_BP.shape[1])):
-                last = min(first + max(1, CELLS_OF_SLICE // s_BP.shape[1]), len(s_BP))
-                self._to_gradient(s_BP[first:last], slice(start + first, start + last), competing, of_cells)
+            for at, s_RP in _slices(rows, s_BP):
+                self._to_gradient(s_RP, at, competing, of_cells)
             self.memory_BP.index_put_((self._places(self.truth.row_E), self.truth.column_E), gradient_E)
             self.start = -1
             yield rows, s_BP
@@ -142,6 +141,22 @@ def _of_cells(part: Part, s_E: Tensor) -> tuple[Tensor, Tensor]:
     return value.detach(), slope_E
 
 
+def _slices(rows: slice, s_BP: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """A block in pieces that fit the cache, with the rows of each."""
+    start = rows.start
+    for s_RP in s_BP.split(max(1, CELLS_OF_SLICE // s_BP.shape[1])):
+        yield slice(start, start + len(s_RP)), s_RP
+        start += len(s_RP)
+
+
+def _log_sum_exp(s_RP: Tensor, dim: int) -> Tensor:
+    """As torch's own, with the sum as a product with ones, which is faster in either direction."""
+    top = s_RP.amax(dim=dim, keepdim=True).clamp_(min=torch.finfo(s_RP.dtype).min)
+    e_RP = (s_RP - top).exp_()
+    ones = s_RP.new_ones(s_RP.shape[dim])
+    return top.squeeze(dim) + (e_RP @ ones if dim == 1 else ones @ e_RP).log()
+
+
 class _BoundedScores:
     """Negatives whose exponentials are normal numbers as they are: one serves both directions and every loss."""
 
@@ -182,11 +197,9 @@ class _AnyScores:
         pass
 
     def add(self, rows: slice, s_BP: Tensor) -> None:
-        for first in range(0, len(s_BP), step := max(1, CELLS_OF_SLICE // s_BP.shape[1])):
-            s_RP = s_BP[first : first + step]
-            at = slice(rows.start + first, rows.start + first + len(s_RP))
-            self.row_Q[at] = s_RP.logsumexp(dim=1)
-            self.column_P = torch.logaddexp(self.column_P, s_RP.logsumexp(dim=0))
+        for at, s_RP in _slices(rows, s_BP):
+            self.row_Q[at] = _log_sum_exp(s_RP, dim=1)
+            self.column_P = torch.logaddexp(self.column_P, _log_sum_exp(s_RP, dim=0))
 
     def log_sums(self) -> tuple[Tensor, Tensor]:
         return self.row_Q, self.column_P

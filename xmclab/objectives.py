@@ -107,6 +107,8 @@ class Objective:
         s_QP = scores_QP if scores_QP.dtype == torch.float64 else scores_QP.float()
         if not s_QP.numel():
             return Evaluation(s_QP.sum(), [])
+        if bound == math.inf and s_QP.device.type == "cpu":
+            bound = _largest(s_QP.detach())
         sums = self._sums(truth, label_weight_P, s_QP.dtype)
         closed = [part for part in sums if part.closed]
         total = s_QP.new_zeros(())
@@ -141,6 +143,8 @@ class Objective:
         if not sums or not all(part.closed for part in sums):
             return self.evaluate(q_QD @ z_PD.T, truth, label_weight_P, bound)
         device = q_QD.device.type
+        if bound == math.inf and device == "cpu":
+            bound = _largest(q_QD.detach().norm(dim=1)) * _largest(z_PD.detach().norm(dim=1))
         low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else q_QD.dtype
         with torch.autocast(device, enabled=False):
             total, *values = _OfVectors.apply(q_QD.to(low), z_PD.to(low), truth, sums, bound)  # type: ignore[no-untyped-call]
@@ -241,6 +245,11 @@ def _reduced_in(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
+def _largest(x: Tensor) -> float:
+    """The largest absolute number. To be asked on the CPU only: elsewhere it would wait for the device."""
+    return float(torch.linalg.vector_norm(x, math.inf))
+
+
 def _evaluation(total: Tensor, sums: Sequence[_Sum], values: Sequence[Tensor]) -> Evaluation:
     parts = [TermValue(s.term.name, s.direction, v, s.factor * v) for s, v in zip(sums, values, strict=True)]
     return Evaluation(total, parts)
@@ -289,6 +298,13 @@ class _OfScores(torch.autograd.Function):
         return gradient_QP * upstream[0], None, None, None
 
 
+def _add_product(total_AD: Tensor, g_AB: Tensor, x_BD: Tensor) -> None:
+    if total_AD.dtype == g_AB.dtype:
+        total_AD.addmm_(g_AB, x_BD)
+    else:
+        total_AD.add_(g_AB @ x_BD)
+
+
 class _OfVectors(torch.autograd.Function):
     """Sums in closed form of the scores q z'; their gradient goes straight on to the vectors: dq = G z, dz = G' q."""
 
@@ -311,8 +327,8 @@ class _OfVectors(torch.autograd.Function):
             form = ClosedForm(fill, truth, [part.part(dtype) for part in group], dtype, bound / temperature)
             for rows, gradient_BP in form.gradients(values):
                 g_BP = gradient_BP.to(q_QD.dtype)
-                dq_QD[rows] += g_BP @ z_PD
-                dz_PD += g_BP.T @ q_QD[rows]
+                _add_product(dq_QD[rows], g_BP, z_PD)
+                _add_product(dz_PD, g_BP.T, q_QD[rows])
             found |= {id(part): value for part, value in zip(group, values, strict=True)}
         ctx.save_for_backward(dq_QD.to(q_QD.dtype), dz_PD.to(q_QD.dtype))
         return _outputs(ctx, sums, found)
