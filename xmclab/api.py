@@ -10,6 +10,7 @@ Shape suffixes, everywhere in the code:
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -311,6 +312,11 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def build(self, width: int, num_labels: int) -> None:
         """Create the parameters for an encoder of this width and this many labels."""
+
+    @property
+    def score_bound(self) -> float:
+        """What no inner product exceeds in absolute value, if that is known (1 at unit length): it saves work."""
+        return math.inf
 
     @property
     def starts_from_texts(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -114,7 +115,8 @@ class Objective:
         total = s_QP.new_zeros(())
         values: dict[int, Tensor] = {}
         if closed:
-            closed_total, *closed_values = _OfScores.apply(s_QP, truth, closed, bound)  # type: ignore[no-untyped-call]
+            with _without_autocast(s_QP.device.type):
+                closed_total, *closed_values = _OfScores.apply(s_QP, truth, closed, bound)  # type: ignore[no-untyped-call]
             total = total + closed_total
             values |= {id(part): value for part, value in zip(closed, closed_values, strict=True)}
         for part in sums:
@@ -145,8 +147,8 @@ class Objective:
         device = q_QD.device.type
         if bound == math.inf and device == "cpu":
             bound = _largest(q_QD.detach().norm(dim=1)) * _largest(z_PD.detach().norm(dim=1))
-        low = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else q_QD.dtype
-        with torch.autocast(device, enabled=False):
+        low = (q_QD[:1].detach() @ z_PD[:1].detach().T).dtype  # what autocast prescribes, if it is on
+        with _without_autocast(device):
             total, *values = _OfVectors.apply(q_QD.to(low), z_PD.to(low), truth, sums, bound)  # type: ignore[no-untyped-call]
         return _evaluation(total, sums, values)
 
@@ -243,6 +245,11 @@ def _check_weights(label_weight_P: Tensor | None, shape: Sequence[int]) -> None:
 def _reduced_in(dtype: torch.dtype) -> torch.dtype:
     """The type of losses and sums for scores of a type."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
+    available = torch.amp.is_autocast_available(device)
+    return torch.autocast(device, enabled=False) if available else contextlib.nullcontext()
 
 
 def _largest(x: Tensor) -> float:
