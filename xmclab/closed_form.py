@@ -103,11 +103,11 @@ class ClosedForm:
     def _lists(self) -> tuple[list[Tensor], Tensor]:
         """The value of every part at its pairs, and the gradient there; slopes go to `self.negatives`."""
         values, gradient_E = [], torch.zeros_like(self.s_E)
-        slopes = [torch.zeros_like(sums_A) for sums_A in self.negatives.log_sums()]
+        log_sums = self.negatives.log_sums()
+        slopes = [torch.zeros_like(log_sums_A) for log_sums_A in log_sums]
         for part in self.parts:
             if isinstance(part.loss, MultiClassLoss):
-                log_sums_A = self.negatives.log_sums()[part.by_label]
-                value, slope_E, slope_A = part.loss.value_and_grad(self.s_E, log_sums_A, part.pairs)
+                value, slope_E, slope_A = part.loss.value_and_grad(self.s_E, log_sums[part.by_label], part.pairs)
                 slopes[part.by_label].add_(slope_A, alpha=part.scale)
             else:
                 value, slope_E = _of_cells(part, self.s_E)
@@ -127,7 +127,8 @@ class ClosedForm:
         if competing:
             self.negatives.weigh(s_RP, rows)
         else:
-            s_RP.zero_()
+            slope_RP, scale = binary.pop()
+            torch.mul(slope_RP, scale, out=s_RP)
         for slope_RP, scale in binary:
             s_RP.add_(slope_RP, alpha=scale)
 

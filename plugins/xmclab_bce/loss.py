@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
@@ -27,4 +28,6 @@ class BinaryCrossEntropy(BinaryLoss):
         return softplus(s_QP, threshold=50).sum(), s_QP.sigmoid()  # log(1 + exp(50)) is 50 in float64
 
     def of_negative_odds(self, e_QP: Tensor) -> tuple[Tensor, Tensor]:
-        return e_QP.log1p().sum(), e_QP / (1 + e_QP)
+        value = e_QP.log1p().sum()
+        other_QP = 1 + e_QP
+        return value, torch.div(e_QP, other_QP, out=other_QP)
