@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor
+
+from xmclab import closed_form
 
 
 @dataclass
@@ -88,3 +90,18 @@ def naive() -> Callable[..., float]:
 @pytest.fixture
 def problem() -> Callable[..., Problem]:
     return random_problem
+
+
+@pytest.fixture(scope="module", params=["bounded scores", "blocks of any scores"])
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A way through the closed forms."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "blocks of any scores":
+            for name, value in {
+                "MAX_EXPONENT": -1.0,
+                "CELLS_KEPT": 0,
+                "CELLS_OF_BLOCK": 12,
+                "CELLS_OF_SLICE": 6,
+            }.items():
+                patch.setattr(closed_form, name, value)
+        yield

@@ -140,6 +140,7 @@ def test_a_row_that_is_ignored_or_positive_everywhere_is_harmless(loss, reductio
 
 LOW_PRECISION = """
 import torch, xmclab
+from xmclab.truth import Truth
 torch.set_num_threads(1)
 torch.manual_seed(0)
 for dtype in (torch.bfloat16, torch.float16):
@@ -157,6 +158,14 @@ for dtype in (torch.bfloat16, torch.float16):
         with torch.autocast("cpu", dtype=dtype):
             torch.manual_seed(1)
             assert torch.equal(objective(s_QP, y_QP), value), (loss, reduction)
+            torch.manual_seed(1)
+            vectors = x_QD.detach().float().requires_grad_(), z_PD.detach().float().requires_grad_()
+            found = objective.evaluate_vectors(*vectors, Truth.of_matrix(y_QP)).total
+        torch.testing.assert_close(found, value, rtol=1e-2, atol=1e-2)
+        found.backward()
+        assert found.dtype == vectors[0].grad.dtype == torch.float32
+        torch.testing.assert_close(vectors[0].grad, x_QD.grad.float(), rtol=5e-2, atol=5e-2)
+        torch.testing.assert_close(vectors[1].grad, z_PD.grad.float(), rtol=5e-2, atol=5e-2)
 print("ok")
 """
 

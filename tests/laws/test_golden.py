@@ -10,6 +10,7 @@ import torch
 
 import xmclab
 
+pytestmark = pytest.mark.usefixtures("way")
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "losses.npz", allow_pickle=False)
 
 

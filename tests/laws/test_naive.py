@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 import xmclab
 
+pytestmark = pytest.mark.usefixtures("way")
 PAIRINGS = [(loss, reduction) for loss in ("ds", "supcon", "softmax") for reduction in ("pal", "pal_n", "psl")] + [
     ("bce", reduction) for reduction in ("ova", "ova_n", "pal", "psl", "pol")
 ]
