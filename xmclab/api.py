@@ -198,9 +198,24 @@ class Loss(ABC):
 
 @dataclass
 class MultiClassLoss(Loss):
-    """A loss of a positive against the other candidates of its anchor."""
+    """A loss of a positive against the other candidates of its anchor.
+
+    Many are functions of the lead of a positive over its rivals, s_ip - logsumexp_{rivals} s_il. Such a loss can be
+    trained against all labels without their score matrix, block by block: it sets `rivals` and defines `of_lead`.
+    """
 
     kind = "multiclass"
+    rivals: ClassVar[Literal["all", "negatives"] | None] = None  # every candidate, or those that are no positives
+
+    def of_lead(self, lead_E: Tensor) -> tuple[Tensor, Tensor]:
+        """Optional: (value_E, pull_E) of positives, the pull being minus the derivative by the lead."""
+        raise NotImplementedError(f"{type(self).__name__} is not known as a function of the lead")
+
+    @property
+    def is_of_lead(self) -> bool:
+        """Whether `of_lead` is defined, and not for the `terms` of a parent that a subclass replaced."""
+        definers = [cls for cls in type(self).__mro__ if {"terms", "of_lead"} & vars(cls).keys()]
+        return self.rivals is not None and "of_lead" in vars(definers[0])
 
 
 @dataclass

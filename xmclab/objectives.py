@@ -104,7 +104,7 @@ class Objective:
         if not s_QP.numel():
             return Evaluation(s_QP.sum(), [])
         weight_P = None if label_weight_P is None else label_weight_P.to(s_QP.dtype)
-        sums = [part for term in self.terms for part in self._sums(term, truth, weight_P)]
+        sums = list(self.sums(truth, weight_P))
         closed = [part for part in sums if part.closed]
         total = s_QP.new_zeros(())
         values: dict[int, Tensor] = {}
@@ -120,16 +120,18 @@ class Objective:
         parts = [TermValue(p.term.name, p.direction, values[id(p)], p.factor * values[id(p)]) for p in sums]
         return Evaluation(total, parts)
 
-    def _sums(self, term: Term, truth: Truth, label_weight_P: Tensor | None) -> Iterator[_Sum]:
-        temperature = term.loss.temperature or self.temperature or 1.0
-        if term.loss.kind == "binary":
-            yield _Sum(term, "cells", term.weight, temperature, truth, label_weight_P)
-            return
-        if self.q2l_share > 0:
-            yield _Sum(term, "q2l", term.weight * self.q2l_share, temperature, truth, label_weight_P)
-        if self.q2l_share < 1:
-            share = term.weight * (1 - self.q2l_share)
-            yield _Sum(term, "l2q", share, temperature, truth.transposed(), label_weight_P)
+    def sums(self, truth: Truth, label_weight_P: Tensor | None, anchors: Truth | None = None) -> Iterator[_Sum]:
+        """Every term in every direction; `anchors` is the truth of labels as anchors, if not the transposed one."""
+        for term in self.terms:
+            temperature = term.loss.temperature or self.temperature or 1.0
+            if term.loss.kind == "binary":
+                yield _Sum(term, "cells", term.weight, temperature, truth, label_weight_P)
+                continue
+            if self.q2l_share > 0:
+                yield _Sum(term, "q2l", term.weight * self.q2l_share, temperature, truth, label_weight_P)
+            if self.q2l_share < 1:
+                share = term.weight * (1 - self.q2l_share)
+                yield _Sum(term, "l2q", share, temperature, anchors or truth.transposed(), label_weight_P)
 
 
 @dataclass(frozen=True)

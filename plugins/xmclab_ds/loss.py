@@ -23,6 +23,8 @@ from xmclab.softmax import exponentials
 
 @dataclass
 class DecoupledSoftmax(MultiClassLoss):
+    rivals = "negatives"
+
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         negatives_Q1 = s_QP.masked_fill(y_QP > 0, float("-inf")).logsumexp(dim=1, keepdim=True)
         return -logsigmoid(s_QP - negatives_Q1)
@@ -36,3 +38,6 @@ class DecoupledSoftmax(MultiClassLoss):
         pull_Q = torch.zeros_like(sum_Q).index_add_(0, rows, pull_E)
         gradient_QP = e_QP.mul_((pull_Q / sum_Q).unsqueeze(1)).index_put_(at, -pull_E)
         return -(pairs.weight_E * logsigmoid(lead_E)).sum(), gradient_QP
+
+    def of_lead(self, lead_E: Tensor) -> tuple[Tensor, Tensor]:
+        return -logsigmoid(lead_E), (-lead_E).sigmoid()

@@ -25,6 +25,8 @@ from xmclab.softmax import exponentials
 class SupCon(MultiClassLoss):
     """Supervised contrastive loss: each positive competes with every candidate."""
 
+    rivals = "all"
+
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         return s_QP.logsumexp(dim=1, keepdim=True) - s_QP
 
@@ -35,6 +37,9 @@ class SupCon(MultiClassLoss):
         weight_Q = torch.zeros_like(sum_Q).index_add_(0, rows, pairs.weight_E)
         gradient_QP = e_QP.mul_((weight_Q / sum_Q).unsqueeze(1)).index_put_(at, -pairs.weight_E, accumulate=True)
         return (pairs.weight_E * (log_sum_Q[rows] - s_E)).sum(), gradient_QP
+
+    def of_lead(self, lead_E: Tensor) -> tuple[Tensor, Tensor]:
+        return -lead_E, torch.ones_like(lead_E)
 
 
 @dataclass

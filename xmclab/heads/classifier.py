@@ -66,5 +66,9 @@ class Classifier(Head):
         return F.normalize(q_BD, dim=-1) if self.normalise else q_BD
 
     def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
-        z_PD = F.dropout(self.psi(labels_P), self.row_dropout, self.training)
+        return self.label_vectors(self.psi(labels_P))
+
+    def label_vectors(self, rows_PD: Tensor) -> Tensor:
+        """z_PD of rows of the table."""
+        z_PD = F.dropout(rows_PD, self.row_dropout, self.training)
         return F.normalize(z_PD, dim=-1) if self.normalise else z_PD
