@@ -7,11 +7,17 @@ import pytest
 import torch
 
 import xmclab
+import xmclab.train.streaming
 from xmclab.api import Batch, MultiClassLoss
+from xmclab.config import resolve
+from xmclab.data import open_dataset
+from xmclab.errors import DivergedError
 from xmclab.heads.classifier import Classifier
 from xmclab.objectives import Objective
+from xmclab.plugins import default_registry
 from xmclab.tables import RowOptimizer
 from xmclab.train.streaming import AllLabels, LabelBlocks, can_stream
+from xmclab.train.trainer import Trainer
 from xmclab.truth import Truth
 
 QUERIES, LABELS, DIM, BLOCK = 9, 23, 6, 5
@@ -211,3 +217,70 @@ def test_no_tensor_of_a_step_grows_with_queries_times_labels() -> None:
         return seen.cells
 
     assert largest(300) == largest(1500) == 64 * 32
+
+
+def make_trainer(*overrides: str) -> Trainer:
+    small = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.clf.dim=16", "optim.warmup=0"]
+    config = resolve([*small, "reduction.clf=pal_n", *overrides], default_registry())
+    return Trainer(config, open_dataset("tiny", "title", default_registry()))
+
+
+def take_steps(made: Trainer, steps: int = 3) -> list[tuple[float, float, dict[str, float]]]:
+    results = []
+    for step in range(steps):
+        batch, queries, labels = made.prepare(step, made.rows_N[step * 40 : step * 40 + 40])
+        results.append(made.train_step(step, batch, made.on_device(batch, queries, labels)))
+    made.model.settle()
+    return results
+
+
+@pytest.mark.parametrize("clip", [0, 1e-3])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ["head.clf.table=adagrad"],
+        ["head.de=none", "loss.clf=supcon", "head.clf.normalise=on", "objective.label_weights=propensity"],
+        ["loss.clf=bce", "reduction.clf=ova_n", "encode.chunk=13", "head.clf.table=sgd", "head.clf.table_lr=10"],
+    ],
+)
+def test_the_trainer_streams_to_the_same_weights(
+    monkeypatch: pytest.MonkeyPatch, parts: list[str], clip: float
+) -> None:
+    monkeypatch.setattr(xmclab.train.streaming, "CELLS", 40 * 30)  # several blocks
+    options = [*parts, f"optim.clip={clip}", "optim.decay=0.1", "head.clf.row_dropout=0"]
+    streaming = make_trainer(*options)
+    assert streaming.terms["clf"].streams
+    monkeypatch.setattr(xmclab.train.streaming, "can_stream", lambda objective, weighted: False)
+    plain = make_trainer(*options)
+    assert not plain.terms["clf"].streams
+    for made in (streaming, plain):
+        made.model.double()
+    first = streaming.model.head("clf").psi.weight.detach().clone()
+    for (loss, norm, values), (plain_loss, plain_norm, plain_values) in zip(
+        take_steps(streaming), take_steps(plain), strict=True
+    ):
+        assert loss == pytest.approx(plain_loss, rel=1e-6)
+        assert norm == pytest.approx(plain_norm, rel=1e-6)
+        assert values == pytest.approx(plain_values, rel=1e-6)
+    assert (streaming.model.head("clf").psi.weight - first).abs().max() > 1e-6
+    for found, expected in zip(streaming.model.parameters(), plain.model.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("clip", [0, 1])
+def test_a_number_that_is_not_finite_stops_before_the_table_is_updated(clip: float) -> None:
+    made = make_trainer(f"optim.clip={clip}")
+    with torch.no_grad():
+        made.model.head("clf").g2[0].weight[0, 0] = torch.nan
+    before = made.model.head("clf").psi.weight.detach().clone()
+    with pytest.raises(DivergedError):
+        take_steps(made, 1)
+    assert torch.equal(made.model.head("clf").psi.weight, before)
+
+
+def test_rows_in_bfloat16_learn() -> None:
+    made = make_trainer("head.de=none", "head.clf.table_dtype=bfloat16", "head.clf.table=adagrad", "optim.clip=0")
+    assert made.model.head("clf").psi.weight.dtype == torch.bfloat16
+    batch, queries, labels = made.prepare(0, made.rows_N[:40])
+    losses = [made.train_step(step, batch, made.on_device(batch, queries, labels))[0] for step in range(10)]
+    assert losses[-1] < losses[0]

@@ -13,6 +13,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -21,15 +22,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xmclab.api import Batch, MultiClassLoss, Pairs
+from xmclab.api import Batch, Head, MultiClassLoss, Pairs
 from xmclab.heads.classifier import Classifier
 from xmclab.objectives import Objective, TermValue, _Sum
 from xmclab.reductions.ova import Ova
-from xmclab.tables import read, widened
+from xmclab.tables import RowOptimizer, read, widened
 from xmclab.truth import Truth
 
 CELLS = 1 << 20  # scores of a block, at the most (unless a block is a single label)
 UpdateBlock = Callable[[slice, Tensor], None]  # (rows, their gradient)
+
+
+def streams_all_labels(head: Head, objective: Objective, weighted: bool) -> bool:
+    """Whether a head is trained against all labels block by block, and not from a matrix of scores."""
+    return isinstance(head, Classifier) and objective.needs_all and can_stream(objective, weighted)
 
 
 def can_stream(objective: Objective, has_label_weights: bool) -> bool:
@@ -299,3 +305,34 @@ class AllLabels:
             for part in self.sums
             for value in [part.value.to(dtype)]
         ]
+
+
+class StreamedRows:
+    """The updates of streamed tables in a step: at once, or when the norm of the whole gradient is known.
+
+    At once takes no further pass, but the norm cannot be bounded then, and what is not finite must be refused before.
+    """
+
+    def __init__(self, optimizer: RowOptimizer, at_once: bool) -> None:
+        self.optimizer, self.at_once = optimizer, at_once
+        self._steps: list[AllLabels] = []
+
+    def backward(self, step: AllLabels) -> None:
+        """The values and the gradient of the queries; of the table its norm, or its update."""
+        # Finite vectors have finite scores; rows are finite because every update was.
+        at_once = self.at_once and (step.q_QD.is_meta or bool(step.q_QD.isfinite().all()))
+        step.backward(self._updates(step) if at_once else None)
+        self._steps.append(step)
+
+    def norms(self) -> list[Tensor]:
+        """Of the gradient of each table."""
+        return [step.square.sqrt() for step in self._steps]
+
+    def finish(self, factor: Tensor | None) -> None:
+        """Make the updates that are left, of gradients times `factor`."""
+        for step in [] if self.at_once else self._steps:
+            step.replay(self._updates(step), step.square.new_ones(()) if factor is None else factor)
+        self._steps.clear()
+
+    def _updates(self, step: AllLabels) -> UpdateBlock:
+        return partial(self.optimizer.update_block, step.head.psi)
