@@ -29,7 +29,7 @@ from xmclab.reductions.ova import Ova
 from xmclab.tables import RowOptimizer, read, widened
 from xmclab.truth import Truth
 
-CELLS = 1 << 20  # scores of a block, at the most (unless a block is a single label)
+CELLS = 1 << 19  # scores of a block, at the most (unless a block is a single label)
 UpdateBlock = Callable[[slice, Tensor], None]  # (rows, their gradient)
 
 
