@@ -10,6 +10,7 @@ Shape suffixes, everywhere in the code:
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -180,42 +181,37 @@ class Loss(ABC):
             that is differentiable.
         """
 
-    def value_and_grad(self, s_QP: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """Optional: the same in closed form, which spares the graph of `terms` and most of its memory.
-
-        Returns:
-            The sum that `terms` gives (multi-class: over the pairs, by their weights; binary: over all cells) and its
-            gradient with respect to `s_QP`. It may overwrite `s_QP`, and return it as the gradient.
-        """
-        raise NotImplementedError(f"{type(self).__name__} has no closed form")
+    closed_form: ClassVar[str] = (
+        ""  # name of the optional method that spares the graph of `terms` and most of its memory
+    )
 
     @property
     def has_closed_form(self) -> bool:
-        """Whether `value_and_grad` is defined, and not for the `terms` of a parent that a subclass replaced."""
-        definers = [cls for cls in type(self).__mro__ if {"terms", "value_and_grad"} & vars(cls).keys()]
-        return "value_and_grad" in vars(definers[0]) and definers[0] is not Loss
+        """Whether the method is defined, and not for the `terms` of a parent that a subclass replaced."""
+        definers = [cls for cls in type(self).__mro__ if {"terms", self.closed_form} & vars(cls).keys()]
+        return self.closed_form in vars(definers[0]) and definers[0] not in (MultiClassLoss, BinaryLoss)
 
 
 @dataclass
 class MultiClassLoss(Loss):
-    """A loss of a positive against the other candidates of its anchor.
-
-    Many are functions of the lead of a positive over its rivals, s_ip - logsumexp_{rivals} s_il. Such a loss can be
-    trained against all labels without their score matrix, block by block: it sets `rivals` and defines `of_lead`.
-    """
+    """A loss of a positive against the other candidates of its anchor."""
 
     kind = "multiclass"
-    rivals: ClassVar[Literal["all", "negatives"] | None] = None  # every candidate, or those that are no positives
+    closed_form = "value_and_grad"
 
-    def of_lead(self, lead_E: Tensor) -> tuple[Tensor, Tensor]:
-        """Optional: (value_E, pull_E) of positives, the pull being minus the derivative by the lead."""
-        raise NotImplementedError(f"{type(self).__name__} is not known as a function of the lead")
+    def value_and_grad(self, s_E: Tensor, negatives_Q: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+        """Optional: the value from the scores of the positives and one number for the negatives of each anchor.
 
-    @property
-    def is_of_lead(self) -> bool:
-        """Whether `of_lead` is defined, and not for the `terms` of a parent that a subclass replaced."""
-        definers = [cls for cls in type(self).__mro__ if {"terms", "of_lead"} & vars(cls).keys()]
-        return self.rivals is not None and "of_lead" in vars(definers[0])
+        For losses that see negatives through their log-sum-exp only, in which case no matrix has to be looked at.
+
+        Args:
+            s_E: scores of the pairs, already divided by the temperature.
+            negatives_Q: the log-sum-exp of the scores of each anchor's negatives; -inf if it has none.
+
+        Returns:
+            The sum over the pairs by their weights, and its gradients with respect to `s_E` and `negatives_Q`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no closed form")
 
 
 @dataclass
@@ -223,6 +219,18 @@ class BinaryLoss(Loss):
     """A loss of each cell by itself; targets may be any real number in [0, 1]."""
 
     kind = "binary"
+    closed_form = "of_negatives"
+
+    def of_negatives(self, s_QP: Tensor) -> tuple[Tensor, Tensor]:
+        """Optional: the sum of `terms` over cells whose target is 0, and its gradient (a new matrix).
+
+        A score of -inf, an absent candidate, adds 0 to either.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no closed form")
+
+    def of_negative_odds(self, e_QP: Tensor) -> tuple[Tensor, Tensor]:
+        """The same from the exponentials of the scores, which may be at hand; override it if that is faster."""
+        return self.of_negatives(e_QP.log())
 
 
 @dataclass
@@ -304,6 +312,11 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def build(self, width: int, num_labels: int) -> None:
         """Create the parameters for an encoder of this width and this many labels."""
+
+    @property
+    def score_bound(self) -> float:
+        """What no inner product exceeds in absolute value, if that is known (1 at unit length): it saves work."""
+        return math.inf
 
     @property
     def starts_from_texts(self) -> bool:

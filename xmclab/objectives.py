@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from xmclab.api import Loss, Pairs, Reduction
+from xmclab.closed_form import ClosedForm, Part
 from xmclab.errors import ConfigError, Problem
 from xmclab.expr import TermSpec, parse_expression
 from xmclab.parts import make_part
@@ -91,25 +93,30 @@ class Objective:
                 raise ValueError(f"{name} {tuple(mask.shape)} and scores {tuple(scores_QP.shape)} differ in shape")
         return self.evaluate(scores_QP, Truth.of_matrix(positives_QP, ignore_QP), label_weight_P).total
 
-    def evaluate(self, scores_QP: Tensor, truth: Truth, label_weight_P: Tensor | None = None) -> Evaluation:
+    def evaluate(
+        self, scores_QP: Tensor, truth: Truth, label_weight_P: Tensor | None = None, bound: float = math.inf
+    ) -> Evaluation:
         """The value and its parts, for positives that are known as a list.
 
         Terms whose loss has a closed form share one gradient matrix; the others go through autograd.
+
+        Args:
+            bound: of the absolute scores, if one is known: bounded scores need fewer exponentials.
         """
         _check_scores(scores_QP)
-        if label_weight_P is not None and label_weight_P.shape != scores_QP.shape[1:]:
-            given = tuple(label_weight_P.shape)
-            raise ValueError(f"label weights {given} are not one per label of {tuple(scores_QP.shape)}")
+        _check_weights(label_weight_P, scores_QP.shape)
         s_QP = scores_QP if scores_QP.dtype == torch.float64 else scores_QP.float()
         if not s_QP.numel():
             return Evaluation(s_QP.sum(), [])
-        weight_P = None if label_weight_P is None else label_weight_P.to(s_QP.dtype)
-        sums = list(self.sums(truth, weight_P))
+        if bound == math.inf and s_QP.device.type == "cpu":
+            bound = _largest(s_QP.detach())
+        sums = self.sums(truth, label_weight_P, s_QP.dtype)
         closed = [part for part in sums if part.closed]
         total = s_QP.new_zeros(())
         values: dict[int, Tensor] = {}
         if closed:
-            closed_total, *closed_values = _ClosedForm.apply(s_QP, closed)  # type: ignore[no-untyped-call]
+            with _without_autocast(s_QP.device.type):
+                closed_total, *closed_values = _OfScores.apply(s_QP, truth, closed, bound)  # type: ignore[no-untyped-call]
             total = total + closed_total
             values |= {id(part): value for part, value in zip(closed, closed_values, strict=True)}
         for part in sums:
@@ -117,21 +124,49 @@ class Objective:
                 value = part.value(s_QP)
                 total = total + part.factor * value
                 values[id(part)] = value.detach()
-        parts = [TermValue(p.term.name, p.direction, values[id(p)], p.factor * values[id(p)]) for p in sums]
-        return Evaluation(total, parts)
+        return _evaluation(total, sums, [values[id(part)] for part in sums])
 
-    def sums(self, truth: Truth, label_weight_P: Tensor | None, anchors: Truth | None = None) -> Iterator[_Sum]:
-        """Every term in every direction; `anchors` is the truth of labels as anchors, if not the transposed one."""
+    def evaluate_vectors(
+        self,
+        q_QD: Tensor,
+        z_PD: Tensor,
+        truth: Truth,
+        label_weight_P: Tensor | None = None,
+        bound: float = math.inf,
+    ) -> Evaluation:
+        """`evaluate` of the scores `q_QD @ z_PD.T`, at the memory of one score matrix, or a part of a large one.
+
+        The products take the type that autocast prescribes; everything between them is as in `evaluate`.
+        """
+        sums: list[_Sum] = []
+        if len(q_QD) and len(z_PD):
+            _check_weights(label_weight_P, (len(q_QD), len(z_PD)))
+            sums = self.sums(truth, label_weight_P, _reduced_in(q_QD.dtype))
+        if not sums or not all(part.closed for part in sums):
+            return self.evaluate(q_QD @ z_PD.T, truth, label_weight_P, bound)
+        device = q_QD.device.type
+        if bound == math.inf and device == "cpu":
+            bound = _largest(q_QD.detach().norm(dim=1)) * _largest(z_PD.detach().norm(dim=1))
+        low = (q_QD[:1].detach() @ z_PD[:1].detach().T).dtype  # what autocast prescribes, if it is on
+        with _without_autocast(device):
+            total, *values = _OfVectors.apply(q_QD.to(low), z_PD.to(low), truth, sums, bound)  # type: ignore[no-untyped-call]
+        return _evaluation(total, sums, values)
+
+    def sums(self, truth: Truth, label_weight_P: Tensor | None, dtype: torch.dtype) -> list[_Sum]:
+        """Every term in every direction."""
+        weight_P = None if label_weight_P is None else label_weight_P.to(dtype)
+        sums = []
         for term in self.terms:
             temperature = term.loss.temperature or self.temperature or 1.0
             if term.loss.kind == "binary":
-                yield _Sum(term, "cells", term.weight, temperature, truth, label_weight_P)
+                sums.append(_Sum(term, "cells", term.weight, temperature, truth, weight_P))
                 continue
             if self.q2l_share > 0:
-                yield _Sum(term, "q2l", term.weight * self.q2l_share, temperature, truth, label_weight_P)
+                sums.append(_Sum(term, "q2l", term.weight * self.q2l_share, temperature, truth, weight_P))
             if self.q2l_share < 1:
                 share = term.weight * (1 - self.q2l_share)
-                yield _Sum(term, "l2q", share, temperature, anchors or truth.transposed(), label_weight_P)
+                sums.append(_Sum(term, "l2q", share, temperature, truth.transposed(), weight_P))
+        return sums
 
 
 @dataclass(frozen=True)
@@ -179,29 +214,23 @@ class _Sum:
         # Pairs without a weight give exactly 0, whatever their loss is (0 * inf is not 0).
         return (w_QP * l_QP.masked_fill(w_QP == 0, 0)).sum() / normaliser
 
-    def value_and_grad(self, s_QP: Tensor) -> tuple[Tensor, Tensor]:
-        """In closed form: the value, and the gradient of `factor * value` with respect to `s_QP`."""
-        scaled_QP = self.truth.hide_ignored(self._anchored(s_QP * (1 / self.temperature)), -math.inf)
-        y_QM, place_E = self.truth.compact(s_QP.dtype)
+    def part(self, dtype: torch.dtype) -> Part:
+        """What the closed form needs to know."""
+        y_QM, place_E = self.truth.compact(dtype)
         at = self.truth.row_E, place_E
         target_E = self.reduction.targets(y_QM)[at]
-        slope = self.factor / self.temperature or 1.0  # a term of weight 0 is still reported
-        if self.term.loss.kind == "binary":
-            assert isinstance(self.reduction, Ova)
+        scale, by_label = self.factor / self.temperature, self.direction == "l2q"
+        if isinstance(self.reduction, Ova):
             cells = self.truth.shape[0] * self.truth.shape[1] - len(self.truth.ignored_row_I)
-            normaliser = 1 if self.reduction.cells == "sum" else max(cells, 1)
-            pairs = Pairs(self.truth.row_E, self.truth.column_E, target_E, torch.ones_like(target_E))
-            value, gradient_QP = self.term.loss.value_and_grad(scaled_QP, pairs)
-            return value / normaliser, gradient_QP.mul_(self.factor / self.temperature / normaliser)
+            weight = 1.0 if self.reduction.cells == "sum" else 1 / max(cells, 1)
+            pairs = Pairs(self.truth.row_E, self.truth.column_E, target_E, torch.full_like(target_E, weight))
+            return Part(self.term.loss, by_label, pairs, scale, weight)
         w_QM = self.reduction.weights(y_QM)
-        weight_E = w_QM[at] * slope / self.reduction.normaliser(w_QM)
+        weight_E = w_QM[at] / self.reduction.normaliser(w_QM)
         if self.label_weight_P is not None:
-            labels_E = self.truth.row_E if self.direction == "l2q" else self.truth.column_E
+            labels_E = self.truth.row_E if by_label else self.truth.column_E
             weight_E = weight_E * self.label_weight_P[labels_E]
-        pairs = Pairs(self.truth.row_E, self.truth.column_E, target_E, weight_E)
-        value, gradient_QP = self.term.loss.value_and_grad(scaled_QP, pairs)
-        gradient_QP = gradient_QP if self.factor else gradient_QP.zero_()
-        return value / slope, self._anchored(gradient_QP)
+        return Part(self.term.loss, by_label, Pairs(self.truth.row_E, self.truth.column_E, target_E, weight_E), scale)
 
 
 def _check_scores(scores_QP: Tensor) -> None:
@@ -209,26 +238,114 @@ def _check_scores(scores_QP: Tensor) -> None:
         raise ValueError(f"scores are a float matrix, not {scores_QP.dtype} of {tuple(scores_QP.shape)}")
 
 
-class _ClosedForm(torch.autograd.Function):
-    """The weighted total of sums in closed form (differentiable) and the value of each (not)."""
+def _check_weights(label_weight_P: Tensor | None, shape: Sequence[int]) -> None:
+    if label_weight_P is not None and label_weight_P.shape != tuple(shape[1:]):
+        raise ValueError(f"label weights {tuple(label_weight_P.shape)} are not one per label of {tuple(shape)}")
+
+
+def _reduced_in(dtype: torch.dtype) -> torch.dtype:
+    """The type of losses and sums for scores of a type."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
+    available = torch.amp.is_autocast_available(device)
+    return torch.autocast(device, enabled=False) if available else contextlib.nullcontext()
+
+
+def _largest(x: Tensor) -> float:
+    """The largest absolute number. To be asked on the CPU only: elsewhere it would wait for the device."""
+    return float(torch.linalg.vector_norm(x, math.inf))
+
+
+def _evaluation(total: Tensor, sums: Sequence[_Sum], values: Sequence[Tensor]) -> Evaluation:
+    parts = [TermValue(s.term.name, s.direction, v, s.factor * v) for s, v in zip(sums, values, strict=True)]
+    return Evaluation(total, parts)
+
+
+def _by_temperature(sums: Sequence[_Sum]) -> list[tuple[float, list[_Sum]]]:
+    temperatures = dict.fromkeys(part.temperature for part in sums)
+    return [(value, [part for part in sums if part.temperature == value]) for value in temperatures]
+
+
+def _outputs(ctx: Any, sums: Sequence[_Sum], found: Mapping[int, Tensor]) -> tuple[Tensor, ...]:
+    """The weighted total (differentiable) and the value of each sum (not)."""
+    values = [found[id(part)] for part in sums]
+    ctx.mark_non_differentiable(*values)
+    return torch.stack([part.factor * value for part, value in zip(sums, values, strict=True)]).sum(), *values
+
+
+class _OfScores(torch.autograd.Function):
+    """Sums in closed form; the gradient matrix is made with the value and kept for the way back."""
 
     @staticmethod
-    def forward(ctx: Any, s_QP: Tensor, sums: Sequence[_Sum]) -> tuple[Tensor, ...]:
-        values, total_grad = [], None
-        for part in sums:
-            value, gradient_QP = part.value_and_grad(s_QP)
-            values.append(value)
-            total_grad = gradient_QP if total_grad is None else total_grad.add_(gradient_QP)
-        ctx.save_for_backward(total_grad)
-        ctx.mark_non_differentiable(*values)
-        total = torch.stack([part.factor * value for part, value in zip(sums, values, strict=True)]).sum()
-        return total, *values
+    def forward(ctx: Any, s_QP: Tensor, truth: Truth, sums: Sequence[_Sum], bound: float) -> tuple[Tensor, ...]:
+        found: dict[int, Tensor] = {}
+        gradient_QP: Tensor | None = None
+        for temperature, group in _by_temperature(sums):
+
+            def fill(rows: slice, out_BP: Tensor, scale: float = 1 / temperature) -> None:
+                torch.mul(s_QP[rows], scale, out=out_BP)
+
+            values: list[Tensor] = []
+            parts = [part.part(s_QP.dtype) for part in group]
+            form = ClosedForm(fill, truth, parts, s_QP.dtype, bound / temperature)
+            for rows, gradient_BP in form.gradients(values):
+                if gradient_QP is None:
+                    gradient_QP = gradient_BP if len(gradient_BP) == len(s_QP) else torch.zeros_like(s_QP)
+                if gradient_QP is not gradient_BP:
+                    gradient_QP[rows] += gradient_BP
+            found |= {id(part): value for part, value in zip(group, values, strict=True)}
+        ctx.save_for_backward(gradient_QP)
+        return _outputs(ctx, sums, found)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         (gradient_QP,) = ctx.saved_tensors
-        return gradient_QP * upstream[0], None
+        return gradient_QP * upstream[0], None, None, None
+
+
+def _add_product(total_AD: Tensor, g_AB: Tensor, x_BD: Tensor) -> None:
+    if total_AD.dtype == g_AB.dtype:
+        total_AD.addmm_(g_AB, x_BD)
+    else:
+        total_AD.add_(g_AB @ x_BD)
+
+
+class _OfVectors(torch.autograd.Function):
+    """Sums in closed form of the scores q z'; their gradient goes straight on to the vectors: dq = G z, dz = G' q."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q_QD: Tensor, z_PD: Tensor, truth: Truth, sums: Sequence[_Sum], bound: float
+    ) -> tuple[Tensor, ...]:
+        found: dict[int, Tensor] = {}
+        dtype = _reduced_in(q_QD.dtype)
+        dq_QD, dz_PD = (torch.zeros_like(x_XD, dtype=dtype) for x_XD in (q_QD, z_PD))
+        for temperature, group in _by_temperature(sums):
+
+            def fill(rows: slice, out_BP: Tensor, scale: float = 1 / temperature) -> None:
+                if out_BP.dtype == q_QD.dtype:
+                    torch.addmm(out_BP, q_QD[rows], z_PD.T, beta=0, alpha=scale, out=out_BP)
+                else:
+                    torch.mul(q_QD[rows] @ z_PD.T, scale, out=out_BP)
+
+            values: list[Tensor] = []
+            form = ClosedForm(fill, truth, [part.part(dtype) for part in group], dtype, bound / temperature)
+            for rows, gradient_BP in form.gradients(values):
+                g_BP = gradient_BP.to(q_QD.dtype)
+                _add_product(dq_QD[rows], g_BP, z_PD)
+                _add_product(dz_PD, g_BP.T, q_QD[rows])
+            found |= {id(part): value for part, value in zip(group, values, strict=True)}
+        ctx.save_for_backward(dq_QD.to(q_QD.dtype), dz_PD.to(q_QD.dtype))
+        return _outputs(ctx, sums, found)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        dq_QD, dz_PD = ctx.saved_tensors
+        return dq_QD * upstream[0], dz_PD * upstream[0], None, None, None
 
 
 def objective(

@@ -1,4 +1,4 @@
-"""Sums of exponentials, shared by the closed forms of softmax losses."""
+"""Sums of exponentials over lists of pairs, for the closed forms of softmax losses."""
 
 from __future__ import annotations
 
@@ -6,14 +6,8 @@ import torch
 from torch import Tensor
 
 
-def exponentials(s_QP: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """(e_QP proportional to the softmax of every row, its row sums, the log-sum-exp of every row).
-
-    Overwrites `s_QP` with the first. A row of -inf alone has exponentials of 0, the smallest positive sum, and a
-    log-sum-exp of -inf.
-    """
-    numbers = torch.finfo(s_QP.dtype)
-    top_Q1 = s_QP.amax(dim=1, keepdim=True).clamp_(min=numbers.min)
-    s_QP.sub_(top_Q1).exp_()
-    sum_Q = s_QP.sum(dim=1)
-    return s_QP, sum_Q.clamp(min=numbers.tiny), top_Q1.squeeze(1) + sum_Q.log()
+def log_sum_exp_by_row(s_E: Tensor, row_E: Tensor, rows: int) -> Tensor:
+    """The log-sum-exp of the scores of every row; -inf for a row without any."""
+    top_Q = s_E.new_full((rows,), torch.finfo(s_E.dtype).min).scatter_reduce_(0, row_E, s_E, "amax")
+    sum_Q = torch.zeros_like(top_Q).index_add_(0, row_E, (s_E - top_Q[row_E]).exp_())
+    return top_Q + sum_Q.log()

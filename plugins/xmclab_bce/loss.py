@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, softplus
 
-from xmclab.api import BinaryLoss, Pairs
+from xmclab.api import BinaryLoss
 
 
 @dataclass
@@ -23,8 +23,8 @@ class BinaryCrossEntropy(BinaryLoss):
         # An absent candidate has s = -inf and y = 0: 0 * -inf must be 0.
         return -logsigmoid(-s_QP) - y_QP * s_QP.masked_fill(y_QP == 0, 0)
 
-    def value_and_grad(self, s_QP: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        at = pairs.row_E, pairs.column_E
-        of_positives = (pairs.target_E * s_QP[at]).sum()
-        value = -logsigmoid(-s_QP).sum() - of_positives
-        return value, s_QP.sigmoid_().index_put_(at, -pairs.target_E, accumulate=True)
+    def of_negatives(self, s_QP: Tensor) -> tuple[Tensor, Tensor]:
+        return softplus(s_QP, threshold=50).sum(), s_QP.sigmoid()  # log(1 + exp(50)) is 50 in float64
+
+    def of_negative_odds(self, e_QP: Tensor) -> tuple[Tensor, Tensor]:
+        return e_QP.log1p().sum(), e_QP / (1 + e_QP)

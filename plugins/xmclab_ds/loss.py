@@ -18,26 +18,16 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from xmclab.api import MultiClassLoss, Pairs
-from xmclab.softmax import exponentials
 
 
 @dataclass
 class DecoupledSoftmax(MultiClassLoss):
-    rivals = "negatives"
-
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         negatives_Q1 = s_QP.masked_fill(y_QP > 0, float("-inf")).logsumexp(dim=1, keepdim=True)
         return -logsigmoid(s_QP - negatives_Q1)
 
-    def value_and_grad(self, s_QP: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        at = rows, _ = pairs.row_E, pairs.column_E
-        s_E = s_QP[at]
-        e_QP, sum_Q, log_sum_Q = exponentials(s_QP.index_put_(at, s_E.new_full((), float("-inf"))))
-        lead_E = s_E - log_sum_Q[rows]
+    def value_and_grad(self, s_E: Tensor, negatives_Q: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+        lead_E = s_E - negatives_Q[pairs.row_E]
         pull_E = pairs.weight_E * (-lead_E).sigmoid()
-        pull_Q = torch.zeros_like(sum_Q).index_add_(0, rows, pull_E)
-        gradient_QP = e_QP.mul_((pull_Q / sum_Q).unsqueeze(1)).index_put_(at, -pull_E)
-        return -(pairs.weight_E * logsigmoid(lead_E)).sum(), gradient_QP
-
-    def of_lead(self, lead_E: Tensor) -> tuple[Tensor, Tensor]:
-        return -logsigmoid(lead_E), (-lead_E).sigmoid()
+        pull_Q = torch.zeros_like(negatives_Q).index_add_(0, pairs.row_E, pull_E)
+        return -(pairs.weight_E * logsigmoid(lead_E)).sum(), -pull_E, pull_Q

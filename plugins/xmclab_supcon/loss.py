@@ -18,28 +18,23 @@ import torch
 from torch import Tensor
 
 from xmclab.api import MultiClassLoss, Pairs
-from xmclab.softmax import exponentials
+from xmclab.softmax import log_sum_exp_by_row
 
 
 @dataclass
 class SupCon(MultiClassLoss):
     """Supervised contrastive loss: each positive competes with every candidate."""
 
-    rivals = "all"
-
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         return s_QP.logsumexp(dim=1, keepdim=True) - s_QP
 
-    def value_and_grad(self, s_QP: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        at = rows, _ = pairs.row_E, pairs.column_E
-        s_E = s_QP[at]
-        e_QP, sum_Q, log_sum_Q = exponentials(s_QP)
-        weight_Q = torch.zeros_like(sum_Q).index_add_(0, rows, pairs.weight_E)
-        gradient_QP = e_QP.mul_((weight_Q / sum_Q).unsqueeze(1)).index_put_(at, -pairs.weight_E, accumulate=True)
-        return (pairs.weight_E * (log_sum_Q[rows] - s_E)).sum(), gradient_QP
-
-    def of_lead(self, lead_E: Tensor) -> tuple[Tensor, Tensor]:
-        return -lead_E, torch.ones_like(lead_E)
+    def value_and_grad(self, s_E: Tensor, negatives_Q: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+        rows, weight_E = pairs.row_E, pairs.weight_E
+        all_Q = torch.logaddexp(negatives_Q, log_sum_exp_by_row(s_E, rows, len(negatives_Q)))
+        all_Q = all_Q.clamp_(min=torch.finfo(all_Q.dtype).min)  # an anchor without candidates
+        weight_Q = torch.zeros_like(all_Q).index_add_(0, rows, weight_E)
+        slope_E = weight_Q[rows] * (s_E - all_Q[rows]).exp() - weight_E
+        return (weight_E * (all_Q[rows] - s_E)).sum(), slope_E, weight_Q * (negatives_Q - all_Q).exp()
 
 
 @dataclass

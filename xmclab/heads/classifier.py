@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,6 +47,10 @@ class Classifier(Head):
         self.g2 = nn.Sequential(projection(width, self.dim, self.init), nn.Dropout(self.dropout))
         self.psi = RowTable(num_labels, self.dim, lr=self.table_lr, optimizer=self.table, dtype=self.table_dtype)
         nn.init.xavier_uniform_(self.psi.weight)
+
+    @property
+    def score_bound(self) -> float:
+        return 1.0 if self.normalise else math.inf
 
     @property
     def starts_from_texts(self) -> bool:

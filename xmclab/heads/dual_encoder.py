@@ -36,6 +36,10 @@ class DualEncoder(Head):
         activation = [nn.Tanh()] if self.activation == "tanh" else []
         self.g1 = nn.Sequential(projection(width, self.dim, self.init), *activation, nn.Dropout(self.dropout))
 
+    @property
+    def score_bound(self) -> float:
+        return 1.0
+
     def queries(self, x_BD: Tensor) -> Tensor:
         return F.normalize(self.g1(x_BD), dim=-1)
 

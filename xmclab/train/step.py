@@ -119,8 +119,7 @@ def forward_backward(
         with autocast():
             q_QD = head.queries(queries.x_BD)
             z_PD = head.labels(labels.x_BD if labels else None, batch.labels_P)
-            s_QP = q_QD @ z_PD.T
-        value = term.objective.evaluate(s_QP, batch.truth, batch.label_weight_P)
+            value = term.objective.evaluate_vectors(q_QD, z_PD, batch.truth, batch.label_weight_P, head.score_bound)
         total = total + term.share * value.total
         values |= {f"{name}/{part.term}/{part.direction}": part.value for part in value.parts}
     if total.requires_grad:

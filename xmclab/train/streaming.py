@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -22,10 +22,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xmclab.api import Batch, Head, MultiClassLoss, Pairs
+from xmclab.api import Batch, BinaryLoss, Head, MultiClassLoss, Pairs
+from xmclab.closed_form import _of_cells
 from xmclab.heads.classifier import Classifier
 from xmclab.objectives import Objective, TermValue, _Sum
-from xmclab.reductions.ova import Ova
 from xmclab.tables import RowOptimizer, read, widened
 from xmclab.truth import Truth
 
@@ -41,9 +41,8 @@ def streams_all_labels(head: Head, objective: Objective, weighted: bool) -> bool
 def can_stream(objective: Objective, has_label_weights: bool) -> bool:
     """Whether all terms can be summed over blocks of labels; the others need the matrix of scores."""
     losses = [term.loss for term in objective.terms]
-    binary = [loss for loss in losses if not isinstance(loss, MultiClassLoss)]
-    known = all(loss.has_closed_form and (not isinstance(loss, MultiClassLoss) or loss.is_of_lead) for loss in losses)
-    return known and not (binary and has_label_weights)
+    weighted_cells = has_label_weights and any(isinstance(loss, BinaryLoss) for loss in losses)
+    return all(loss.has_closed_form for loss in losses) and not weighted_cells
 
 
 @dataclass(frozen=True)
@@ -98,117 +97,109 @@ class LabelBlocks:
 
 
 class _Streamed(ABC):
-    """One term in one direction, summed over blocks."""
+    """One term in one direction, summed over blocks; positives and ignored pairs are lists, other cells negatives."""
 
-    def __init__(self, part: _Sum, share: float, dtype: torch.dtype) -> None:
-        self.part, self.truth = part, part.truth
-        self.slope = share * part.factor / part.temperature  # of the objective by a scaled score
-        self.inverse_temperature = 1 / part.temperature
-        y_QM, place_E = part.truth.compact(dtype)
-        self.w_QM, at = part.reduction.weights(y_QM), (part.truth.row_E, place_E)
-        self.target_E, self.weight_E = part.reduction.targets(y_QM)[at], self.w_QM[at]
-        self.value = y_QM.new_zeros((), dtype=torch.float64)
+    def __init__(self, term: _Sum, share: float, dtype: torch.dtype) -> None:
+        self.term, self.truth = term, term.truth
+        self.part = term.part(dtype)
+        self.slope = share * self.part.scale  # of the objective by a raw score, for each of the value by a scaled one
+        self.inverse_temperature = 1 / term.temperature
+        self.value = torch.zeros((), dtype=torch.float64, device=self.truth.row_E.device)
 
     @abstractmethod
     def gradient(self, s_QB: Tensor, block: Block) -> Tensor:
         """Of the objective by the raw scores of a block; adds to the value unless that is known already."""
 
     def _at(self, block: Block) -> tuple[Tensor, Tensor]:
+        """Cells of the positives in a block."""
         return self.truth.row_E[block.pairs], self.truth.column_E[block.pairs] - block.labels.start
 
-    def _hide_ignored(self, x_QB: Tensor, block: Block, value: float) -> Tensor:
-        if block.ignored.start == block.ignored.stop:
-            return x_QB
-        rows, columns = self.truth.ignored_row_I[block.ignored], self.truth.ignored_column_I[block.ignored]
-        return x_QB.index_put_((rows, columns - block.labels.start), x_QB.new_full((), value))
+    def _ignored_at(self, block: Block) -> tuple[Tensor, Tensor]:
+        columns_I = self.truth.ignored_column_I[block.ignored] - block.labels.start
+        return self.truth.ignored_row_I[block.ignored], columns_I
+
+    def _cut_out(self, x: Tensor, at: tuple[Tensor, Tensor], ignored_at: tuple[Tensor, Tensor]) -> Tensor:
+        """The scores of the positives; leaves `x` with the negatives."""
+        s_E = x[at]
+        for cells in (at, ignored_at):
+            if len(cells[0]):
+                x.index_put_(cells, x.new_full((), -math.inf))
+        return s_E
+
+    def _pairs(self, block: Block, first_row: int = 0) -> Pairs:
+        """The pairs of a block, with rows counted from `first_row`."""
+        of = self.part.pairs
+        row_E, column_E = of.row_E[block.pairs] - first_row, of.column_E[block.pairs]
+        return Pairs(row_E, column_E, of.target_E[block.pairs], of.weight_E[block.pairs])
 
 
 class _Cells(_Streamed):
-    """A binary term: every block by itself, in the closed form of the loss."""
-
-    def __init__(self, part: _Sum, share: float, dtype: torch.dtype) -> None:
-        super().__init__(part, share, dtype)
-        assert isinstance(part.reduction, Ova)
-        cells = part.truth.shape[0] * part.truth.shape[1] - len(part.truth.ignored_row_I)
-        self.normaliser = 1 if part.reduction.cells == "sum" else max(cells, 1)
+    """A binary term: every block by itself."""
 
     def gradient(self, s_QB: Tensor, block: Block) -> Tensor:
-        target_E = self.target_E[block.pairs]
-        pairs = Pairs(*self._at(block), target_E, torch.ones_like(target_E))
-        x_QB = self._hide_ignored(s_QB * self.inverse_temperature, block, -math.inf)
-        value, gradient_QB = self.part.term.loss.value_and_grad(x_QB, pairs)
-        self.value = self.value + value / self.normaliser
-        return gradient_QB.mul_(self.slope / self.normaliser)
+        assert isinstance(self.part.loss, BinaryLoss)
+        at = self._at(block)
+        x_QB = s_QB * self.inverse_temperature
+        s_E = self._cut_out(x_QB, at, self._ignored_at(block))
+        of_pairs, slope_E = _of_cells(replace(self.part, pairs=self._pairs(block)), s_E)
+        of_cells, slope_QB = self.part.loss.of_negatives(x_QB)
+        self.value = self.value + of_pairs + self.part.cell_weight * of_cells
+        return slope_QB.mul_(self.slope * self.part.cell_weight).index_put_(at, slope_E * self.slope)
 
 
 class _Queries(_Streamed):
     """A multi-class term with queries as anchors: `observe` all blocks, `close`, then ask for gradients."""
 
-    def __init__(self, part: _Sum, share: float, dtype: torch.dtype) -> None:
-        super().__init__(part, share, dtype)
-        assert isinstance(part.term.loss, MultiClassLoss)
-        self.loss = part.term.loss
-        self.weight_E = self.weight_E / part.reduction.normaliser(self.w_QM)
-        if part.label_weight_P is not None:
-            self.weight_E = self.weight_E * part.label_weight_P[part.truth.column_E]
-        self.s_E = torch.empty_like(self.weight_E)
-        self.top_Q = self.w_QM.new_full((part.truth.shape[0],), torch.finfo(dtype).min)
+    def __init__(self, term: _Sum, share: float, dtype: torch.dtype) -> None:
+        super().__init__(term, share, dtype)
+        self.s_E = torch.empty_like(self.part.pairs.weight_E)
+        self.top_Q = self.s_E.new_full((self.truth.shape[0],), torch.finfo(dtype).min)
         self.sum_Q = torch.zeros_like(self.top_Q)
 
     def observe(self, s_QB: Tensor, block: Block) -> None:
-        """Take a block into the log-sum-exp of the rivals. Overwrites the scores."""
-        x_QB, at = s_QB.mul_(self.inverse_temperature), self._at(block)
-        self.s_E[block.pairs] = x_QB[at]
-        if self.loss.rivals == "negatives":
-            x_QB.index_put_(at, x_QB.new_full((), -math.inf))
-        self._hide_ignored(x_QB, block, -math.inf)
+        """Take a block into the log-sum-exp of the negatives. Overwrites the scores."""
+        x_QB = s_QB.mul_(self.inverse_temperature)
+        self.s_E[block.pairs] = self._cut_out(x_QB, self._at(block), self._ignored_at(block))
         top_Q = torch.maximum(self.top_Q, x_QB.amax(dim=1))
         self.sum_Q.mul_((self.top_Q - top_Q).exp()).add_(x_QB.sub_(top_Q.unsqueeze(1)).exp_().sum(dim=1))
         self.top_Q = top_Q
 
     def close(self) -> None:
         """All blocks were observed: the value is known, and what the gradients need."""
+        assert isinstance(self.part.loss, MultiClassLoss)
         log_sum_Q = self.top_Q + self.sum_Q.log()
-        value_E, pull_E = self.loss.of_lead(self.s_E - log_sum_Q[self.truth.row_E])
-        self.value = (self.weight_E * value_E).sum()
-        self.pull_E = pull_E * self.weight_E * self.slope
-        pull_Q = torch.zeros_like(log_sum_Q).index_add_(0, self.truth.row_E, self.pull_E)
-        # pull * exp(x) / sum as one exponential; a query without rivals or weight pulls nothing
-        self.offset_Q1 = (pull_Q.log() - log_sum_Q).masked_fill(pull_Q <= 0, -math.inf).unsqueeze(1)
+        value, slope_E, slope_Q = self.part.loss.value_and_grad(self.s_E, log_sum_Q, self.part.pairs)
+        self.value = value.double()
+        self.slope_E, self.slope_Q1 = slope_E * self.slope, (slope_Q * self.slope).unsqueeze(1)
+        self.log_sum_Q1 = log_sum_Q.clamp(min=torch.finfo(log_sum_Q.dtype).min).unsqueeze(1)
 
     def gradient(self, s_QB: Tensor, block: Block) -> Tensor:
-        gradient_QB = torch.add(self.offset_Q1, s_QB, alpha=self.inverse_temperature).exp_()
-        self._hide_ignored(gradient_QB, block, 0.0)
-        joint = self.loss.rivals == "all"
-        return gradient_QB.index_put_(self._at(block), -self.pull_E[block.pairs], accumulate=joint)
+        gradient_QB = torch.add(-self.log_sum_Q1, s_QB, alpha=self.inverse_temperature)
+        self._cut_out(gradient_QB, self._at(block), self._ignored_at(block))
+        return gradient_QB.exp_().mul_(self.slope_Q1).index_put_(self._at(block), self.slope_E[block.pairs])
 
 
 class _Labels(_Streamed):
-    """A multi-class term with labels as anchors: those of a block that have a positive, in the closed form."""
+    """A multi-class term with labels as anchors: those of a block that have a positive, which it holds entirely."""
 
-    def __init__(self, part: _Sum, share: float, dtype: torch.dtype, labels_U: Tensor) -> None:
-        super().__init__(part, share, dtype)
+    def __init__(self, term: _Sum, share: float, dtype: torch.dtype, labels_U: Tensor) -> None:
+        super().__init__(term, share, dtype)
         self.labels_U = labels_U
-        self.weight_E = self.weight_E / part.reduction.normaliser(self.w_QM)
-        if part.label_weight_P is not None:
-            self.weight_E = self.weight_E * part.label_weight_P[labels_U][part.truth.row_E]
 
     def gradient(self, s_QB: Tensor, block: Block) -> Tensor:
+        assert isinstance(self.part.loss, MultiClassLoss)
         columns_U = self.labels_U[block.anchors] - block.labels.start
         x_UQ = s_QB.index_select(1, columns_U).mul_(self.inverse_temperature).T.contiguous()
-        if block.anchors_ignored.start != block.anchors_ignored.stop:
-            rows = self.truth.ignored_row_I[block.anchors_ignored] - block.anchors.start
-            columns = self.truth.ignored_column_I[block.anchors_ignored]
-            x_UQ.index_put_((rows, columns), x_UQ.new_full((), -math.inf))
-        pairs = Pairs(
-            self.truth.row_E[block.pairs] - block.anchors.start,
-            self.truth.column_E[block.pairs],
-            self.target_E[block.pairs],
-            self.weight_E[block.pairs],
-        )
-        value, gradient_UQ = self.part.term.loss.value_and_grad(x_UQ, pairs)
+        first, unknown = block.anchors.start, block.anchors_ignored
+        at = self.truth.row_E[block.pairs] - first, self.truth.column_E[block.pairs]
+        ignored_at = self.truth.ignored_row_I[unknown] - first, self.truth.ignored_column_I[unknown]
+        s_E = self._cut_out(x_UQ, at, ignored_at)
+        log_sum_U = x_UQ.logsumexp(dim=1)
+        value, slope_E, slope_U = self.part.loss.value_and_grad(s_E, log_sum_U, self._pairs(block, first))
         self.value = self.value + value
-        return torch.zeros_like(s_QB).index_copy_(1, columns_U, gradient_UQ.T.mul(self.slope))
+        shift_U1 = log_sum_U.clamp(min=torch.finfo(x_UQ.dtype).min).unsqueeze(1)
+        gradient_UQ = x_UQ.sub_(shift_U1).exp_().mul_(slope_U.unsqueeze(1)).index_put_(at, slope_E).mul_(self.slope)
+        return torch.zeros_like(s_QB).index_copy_(1, columns_U, gradient_UQ.T)
 
 
 class AllLabels:
@@ -241,14 +232,16 @@ class AllLabels:
         self._observe()
 
     def _sums(self, objective: Objective, share: float, weight_L: Tensor | None) -> Iterator[_Streamed]:
-        dtype, truths = self.q_QD.dtype, self.blocks
-        for part in objective.sums(truths.truth, weight_L, anchors=truths.anchor_truth):
-            if part.direction == "cells":
-                yield _Cells(part, share, dtype)
-            elif part.direction == "q2l":
-                yield _Queries(part, share, dtype)
+        dtype, labels_U = self.q_QD.dtype, self.blocks.labels_U
+        for term in objective.sums(self.blocks.truth, weight_L, dtype):
+            if term.direction == "cells":
+                yield _Cells(term, share, dtype)
+            elif term.direction == "q2l":
+                yield _Queries(term, share, dtype)
             else:
-                yield _Labels(part, share, dtype, truths.labels_U)
+                weight_U = None if weight_L is None else weight_L[labels_U]
+                term = replace(term, truth=self.blocks.anchor_truth, label_weight_P=weight_U)
+                yield _Labels(term, share, dtype, labels_U)
 
     def _rows(self, number: int, block: Block) -> tuple[Tensor, Tensor]:
         """(rows_BD, z_BD) of a block, with the way from one to the other for `_to_rows`."""
@@ -300,11 +293,9 @@ class AllLabels:
     def parts(self) -> list[TermValue]:
         """The values of the terms, after `backward` and before a `replay`."""
         dtype = self.q_QD.dtype
-        return [
-            TermValue(part.part.term.name, part.part.direction, value, part.part.factor * value)
-            for part in self.sums
-            for value in [part.value.to(dtype)]
-        ]
+        values = [part.value.to(dtype) for part in self.sums]
+        terms = [part.term for part in self.sums]
+        return [TermValue(t.term.name, t.direction, v, t.factor * v) for t, v in zip(terms, values, strict=True)]
 
 
 class StreamedRows:

@@ -1,0 +1,155 @@
+"""The symmetric objective from one score matrix: time and memory of value and gradients, to both sides' vectors.
+
+The yardstick is the three matrix products that nobody can avoid: s = q z', dq = G z, dz = G' q.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from harness import Row, interleaved, peak_growth
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid, normalize
+
+import xmclab
+from xmclab.truth import Truth
+
+QUERIES, LABELS, WIDTH, TEMPERATURE = 1098, 3000, 256, 1 / 18
+LARGE = 8192
+EXPRESSIONS = ("ds", "supcon", "bce", "ds+bce")
+Call = Callable[[], object]
+
+
+def vectors(queries: int, labels: int, norm: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    """(q_QD, z_PD, y_QP): random directions, one to nine positives per query."""
+    generator = torch.Generator().manual_seed(0)
+    q_QD, z_PD = (normalize(torch.randn(n, WIDTH, generator=generator), dim=1) for n in (queries, labels))
+    y_QP = torch.zeros(queries, labels, dtype=torch.bool)
+    for row in y_QP:
+        row[torch.randint(0, labels, (int(torch.randint(1, 10, (), generator=generator)),), generator=generator)] = True
+    return (norm * q_QD).requires_grad_(), z_PD.requires_grad_(), y_QP
+
+
+def back(value: Tensor, q_QD: Tensor, z_PD: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.autograd.grad(value, (q_QD, z_PD))
+
+
+def products(queries: int, labels: int) -> Call:
+    """The three products, in memory that is there already."""
+    q_QD, z_PD, _ = vectors(queries, labels)
+    q_QD, z_PD = q_QD.detach(), z_PD.detach()
+    s_QP, dq_QD, dz_PD = torch.randn(queries, labels), torch.empty_like(q_QD), torch.empty_like(z_PD)
+
+    def call() -> None:
+        torch.mm(q_QD, z_PD.T, out=s_QP)
+        torch.mm(s_QP, z_PD, out=dq_QD)
+        torch.mm(s_QP.T, q_QD, out=dz_PD)
+
+    return call
+
+
+def ours(expression: str, queries: int, labels: int, norm: float = 1.0) -> Call:
+    q_QD, z_PD, y_QP = vectors(queries, labels, norm)
+    truth = Truth.of_matrix(y_QP)
+    objective = xmclab.objective(expression, temperature=TEMPERATURE, symmetric=True)
+    return lambda: back(objective.evaluate_vectors(q_QD, z_PD, truth).total, q_QD, z_PD)
+
+
+def naive_value(expression: str, s_QP: Tensor, y_QP: Tensor) -> Tensor:
+    """As one writes it down: a mask, a log-sum-exp, a mean over positives, once for each direction."""
+    value = s_QP.new_zeros(())
+    for term in expression.split("+"):
+        if term == "bce":
+            value = value + binary_cross_entropy_with_logits(s_QP, y_QP.to(s_QP.dtype))
+            continue
+        for s_AC, y_AC in ((s_QP, y_QP), (s_QP.T, y_QP.T)):
+            if term == "ds":
+                negatives_A1 = s_AC.masked_fill(y_AC, -torch.inf).logsumexp(dim=1, keepdim=True)
+                pair_AC = -logsigmoid(s_AC - negatives_A1)
+            else:
+                pair_AC = s_AC.logsumexp(dim=1, keepdim=True) - s_AC
+            positives_A = y_AC.sum(dim=1)
+            mean_A = (pair_AC * y_AC).sum(dim=1) / positives_A.clamp(min=1)
+            value = value + 0.5 * mean_A.sum() / (positives_A > 0).sum()
+    return value
+
+
+def naive(expression: str, queries: int, labels: int) -> Call:
+    q_QD, z_PD, y_QP = vectors(queries, labels)
+    return lambda: back(naive_value(expression, q_QD @ z_PD.T / TEMPERATURE, y_QP), q_QD, z_PD)
+
+
+def metric_learning(queries: int, labels: int) -> Call | None:
+    """SupConLoss of pytorch-metric-learning in both directions, told the pairs; None if it is not installed."""
+    try:
+        from pytorch_metric_learning.losses import SupConLoss
+    except ImportError:
+        return None
+    q_QD, z_PD, y_QP = vectors(queries, labels)
+    loss = SupConLoss(temperature=TEMPERATURE)
+    both = [(*y_AC.nonzero(as_tuple=True), *(~y_AC).nonzero(as_tuple=True)) for y_AC in (y_QP, y_QP.T)]
+
+    def call() -> object:
+        forth = loss(q_QD, indices_tuple=both[0], ref_emb=z_PD)
+        return back(0.5 * (forth + loss(z_PD, indices_tuple=both[1], ref_emb=q_QD)), q_QD, z_PD)
+
+    return call
+
+
+def gradient_error(expression: str) -> float:
+    """The largest difference of a gradient from that of float64 autograd."""
+    q_QD, z_PD, y_QP = vectors(QUERIES, LABELS)
+    found = ours(expression, QUERIES, LABELS)()
+    q_QD, z_PD = (x.detach().double().requires_grad_() for x in (q_QD, z_PD))
+    expected = back(naive_value(expression, q_QD @ z_PD.T / TEMPERATURE, y_QP), q_QD, z_PD)
+    return max(float((a - b).abs().max()) for a, b in zip(found, expected, strict=True))
+
+
+def measure() -> list[Row]:
+    """Goals 1 and 2."""
+    size = (QUERIES, LABELS)
+    where = f"{QUERIES}x{LABELS}x{WIDTH}, both directions"
+    alternatives = {"products": products(*size)}
+    for expression in EXPRESSIONS:
+        alternatives |= {expression: ours(expression, *size), f"naive {expression}": naive(expression, *size)}
+    alternatives["ds, scores of any size"] = ours("ds", *size, norm=100.0)
+    peer = metric_learning(*size)
+    if peer:
+        alternatives["pytorch-metric-learning"] = peer
+    time = interleaved(alternatives)
+    rows = []
+
+    def compare(what: str, ours: str, peer: str, bound: float, slower: bool) -> None:
+        value = time[peer] / time[ours] if slower else time[ours] / time[peer]
+        text = f"{1e3 * time[ours]:.1f} ms", f"{peer} {1e3 * time[peer]:.1f} ms ({value:.2f}x)"
+        rows.append(Row(1, f"{what}, {where}", *text, value, bound, ">=" if slower else "<="))
+
+    for expression in EXPRESSIONS:
+        compare(expression, expression, "products", 1.45, slower=False)
+        compare(expression, expression, f"naive {expression}", 4, slower=True)
+        error = gradient_error(expression)
+        rows.append(Row(1, f"{expression}, gradients, {where}", f"{error:.1e}", "float64 autograd", error, 1e-6))
+    compare("ds, scores of any size", "ds, scores of any size", "products", 1.75, slower=False)
+    if peer:
+        compare("supcon", "supcon", "pytorch-metric-learning", 7, slower=True)
+    else:
+        print("pytorch-metric-learning is not installed: not compared")
+
+    matrix = 4 * QUERIES * LABELS
+    for expression in EXPRESSIONS:
+        grown, naively = (peak_growth("objective", way, expression, *size) / matrix for way in ("ours", "naive"))
+        text = f"{grown:.2f} score matrices", f"naive {naively:.1f}"
+        rows.append(Row(2, f"{expression}, memory, {where}", *text, grown, 1.6))
+    for expression in EXPRESSIONS:
+        grown = peak_growth("objective", "ours", expression, LARGE, LARGE) / 2**20
+        what = f"{expression}, memory, {LARGE}x{LARGE}x{WIDTH}"
+        rows.append(Row(2, what, f"{grown:.0f} MiB", f"one score matrix {4 * LARGE**2 / 2**20:.0f} MiB", grown, 64))
+    alternatives = {"products": products(LARGE, LARGE)}
+    alternatives |= {expression: ours(expression, LARGE, LARGE) for expression in EXPRESSIONS}
+    time = interleaved(alternatives, repeats=3)
+    for expression in EXPRESSIONS:
+        value = time[expression] / time["products"]
+        text = f"{time[expression]:.2f} s", f"products {time['products']:.2f} s ({value:.2f}x)"
+        rows.append(Row(2, f"{expression}, time, {LARGE}x{LARGE}x{WIDTH} in blocks", *text, value, 1.75))
+    return rows

@@ -1,0 +1,216 @@
+"""Values and gradients of losses from a score matrix, in its own memory and without a graph.
+
+Positives and ignored pairs are short lists, so that the matrix is left with the other cells, the negatives:
+
+    n_i   = log sum_j exp s_ij                          of every query over its negatives; n_j likewise of every label
+    value = f(s_E, n)                                   from lists alone: what a loss writes down
+    G_ij  = df/dn_i exp(s_ij - n_i) + df/dn_j exp(s_ij - n_j)      on the negatives
+    G_E   = df/ds_E                                     on the positives
+
+Scores within known bounds need no shift: with a_i = df/dn_i / exp n_i, G = exp(s) * (a_i + b_j) takes one exponential
+for both directions and every loss. A matrix that is large is made anew, a block of rows at a time, in either pass: the
+sums of the columns must be known before the first gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from xmclab.api import BinaryLoss, Loss, MultiClassLoss, Pairs
+from xmclab.truth import Truth
+
+MAX_EXPONENT = 60.0  # exp(+-60) and sums of 1e10 of them are normal float32 numbers
+CELLS_KEPT = 1 << 24  # a matrix up to this size is kept between the passes (64 MiB of float32)
+CELLS_OF_BLOCK = 1 << 21  # of a larger one, this much is in memory at a time
+CELLS_OF_SLICE = 1 << 18  # element-wise work goes through the cache in slices of this size
+
+Fill = Callable[[slice, Tensor], object]  # (rows, out_BP): write the scores of these rows
+
+
+@dataclass(frozen=True)
+class Part:
+    """A loss in one direction.
+
+    Its value is the sum by the weights of the pairs (binary: plus `cell_weight` times that of every other cell);
+    `scale` times the gradient of that value goes into the gradient matrix.
+    """
+
+    loss: Loss
+    by_label: bool  # the anchors are the columns of the matrix; the pairs are in the direction of the anchors
+    pairs: Pairs
+    scale: float
+    cell_weight: float = 1.0
+
+
+class ClosedForm:
+    """The parts of an objective that share a temperature, and what they add to its gradient matrix."""
+
+    def __init__(self, fill: Fill, truth: Truth, parts: Sequence[Part], dtype: torch.dtype, bound: float) -> None:
+        """`bound`: of the absolute scores that `fill` writes, already divided by the temperature; inf if unknown."""
+        self.fill, self.truth, self.parts = fill, truth, parts
+        queries, labels = truth.shape
+        self.rows = queries if queries * labels <= CELLS_KEPT else max(1, CELLS_OF_BLOCK // labels)
+        # The spare row takes what the lists say of other blocks.
+        self.memory_BP = torch.empty(self.rows + 1, labels, dtype=dtype, device=truth.row_E.device)
+        self.start = -1  # first row of the block in memory
+        self.s_E = self.memory_BP.new_zeros(len(truth.row_E))
+        self.negatives = (_BoundedScores if bound <= MAX_EXPONENT else _AnyScores)(truth.shape, self.memory_BP)
+
+    def gradients(self, values: list[Tensor]) -> Iterator[tuple[slice, Tensor]]:
+        """(rows, G_BP) of every block, in memory that the next one overwrites; at the end appends the parts' values."""
+        starts = range(0, self.truth.shape[0], self.rows)
+        competing = any(isinstance(part.loss, MultiClassLoss) for part in self.parts)
+        if competing:
+            for start in starts:
+                self.negatives.add(*self._load(start))
+        of_cells = [self.s_E.new_zeros(()) for _ in self.parts]
+        for start in starts:
+            rows, s_BP = self._load(start)
+            if start == 0 or not competing:  # cells that stand alone need no scores but those of this block
+                of_pairs, gradient_E = self._lists()
+            for at, s_RP in _slices(rows, s_BP):
+                self._to_gradient(s_RP, at, competing, of_cells)
+            self.memory_BP.index_put_((self._places(self.truth.row_E), self.truth.column_E), gradient_E)
+            self.start = -1
+            yield rows, s_BP
+        values += [pairs + cells for pairs, cells in zip(of_pairs, of_cells, strict=True)]
+
+    def _load(self, start: int) -> tuple[slice, Tensor]:
+        """A block of scores with positives and ignored pairs cut out, as `self.negatives` wants it."""
+        rows = slice(start, min(start + self.rows, self.truth.shape[0]))
+        s_BP = self.memory_BP[: rows.stop - rows.start]
+        if self.start != start:
+            self.start = start
+            self.fill(rows, s_BP)
+            truth, absent = self.truth, self.s_E.new_full((), -math.inf)
+            row_E = self._places(truth.row_E)
+            self.s_E = torch.where(row_E < self.rows, self.memory_BP[row_E, truth.column_E], self.s_E)
+            self.memory_BP.index_put_((row_E, truth.column_E), absent)
+            self.memory_BP.index_put_((self._places(truth.ignored_row_I), truth.ignored_column_I), absent)
+            self.negatives.prepare(s_BP)
+        return rows, s_BP
+
+    def _places(self, row_E: Tensor) -> Tensor:
+        """Rows of the matrix to rows of the memory."""
+        place_E = row_E - self.start
+        return place_E.masked_fill_((place_E < 0) | (place_E >= self.rows), self.rows)
+
+    def _lists(self) -> tuple[list[Tensor], Tensor]:
+        """The value of every part at its pairs, and the gradient there; slopes go to `self.negatives`."""
+        values, gradient_E = [], torch.zeros_like(self.s_E)
+        slopes = [torch.zeros_like(sums_A) for sums_A in self.negatives.log_sums()]
+        for part in self.parts:
+            if isinstance(part.loss, MultiClassLoss):
+                log_sums_A = self.negatives.log_sums()[part.by_label]
+                value, slope_E, slope_A = part.loss.value_and_grad(self.s_E, log_sums_A, part.pairs)
+                slopes[part.by_label].add_(slope_A, alpha=part.scale)
+            else:
+                value, slope_E = _of_cells(part, self.s_E)
+            values.append(value)
+            gradient_E.add_(slope_E, alpha=part.scale)
+        self.negatives.set_slopes(*slopes)
+        return values, gradient_E
+
+    def _to_gradient(self, s_RP: Tensor, rows: slice, competing: bool, of_cells: list[Tensor]) -> None:
+        """Overwrite scores with the gradient; adds to the values of binary parts."""
+        binary = []
+        for index, part in enumerate(self.parts):
+            if isinstance(part.loss, BinaryLoss):
+                value, slope_RP = self.negatives.value_and_grad(part.loss, s_RP)
+                of_cells[index] = of_cells[index] + part.cell_weight * value
+                binary.append((slope_RP, part.scale * part.cell_weight))
+        if competing:
+            self.negatives.weigh(s_RP, rows)
+        else:
+            s_RP.zero_()
+        for slope_RP, scale in binary:
+            s_RP.add_(slope_RP, alpha=scale)
+
+
+def _of_cells(part: Part, s_E: Tensor) -> tuple[Tensor, Tensor]:
+    """The weighted sum of a binary loss over its pairs and the gradient: by autograd, as the list is short."""
+    with torch.enable_grad():
+        s_E = s_E.detach().requires_grad_()
+        value = (part.pairs.weight_E * part.loss.terms(s_E, part.pairs.target_E)).sum()
+        (slope_E,) = torch.autograd.grad(value, s_E)
+    return value.detach(), slope_E
+
+
+def _slices(rows: slice, s_BP: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """A block in pieces that fit the cache, with the rows of each."""
+    start = rows.start
+    for s_RP in s_BP.split(max(1, CELLS_OF_SLICE // s_BP.shape[1])):
+        yield slice(start, start + len(s_RP)), s_RP
+        start += len(s_RP)
+
+
+def _log_sum_exp(s_RP: Tensor, dim: int) -> Tensor:
+    """As torch's own, with the sum as a product with ones, which is faster in either direction."""
+    top = s_RP.amax(dim=dim, keepdim=True).clamp_(min=torch.finfo(s_RP.dtype).min)
+    e_RP = (s_RP - top).exp_()
+    ones = s_RP.new_ones(s_RP.shape[dim])
+    return top.squeeze(dim) + (e_RP @ ones if dim == 1 else ones @ e_RP).log()
+
+
+class _BoundedScores:
+    """Negatives whose exponentials are normal numbers as they are: one serves both directions and every loss."""
+
+    def __init__(self, shape: tuple[int, int], like: Tensor) -> None:
+        self.row_Q, self.column_P = (like.new_zeros(size) for size in shape)
+        self.ones = like.new_ones(max(shape))
+
+    def prepare(self, s_BP: Tensor) -> None:
+        s_BP.exp_()
+
+    def add(self, rows: slice, e_BP: Tensor) -> None:
+        # A product with ones is the fastest sum in either direction.
+        torch.mv(e_BP, self.ones[: e_BP.shape[1]], out=self.row_Q[rows])
+        self.column_P.addmv_(e_BP.T, self.ones[: e_BP.shape[0]])
+
+    def log_sums(self) -> tuple[Tensor, Tensor]:
+        return self.row_Q.log(), self.column_P.log()
+
+    def set_slopes(self, slope_Q: Tensor, slope_P: Tensor) -> None:
+        tiny = torch.finfo(slope_Q.dtype).tiny  # an anchor without negatives has a sum of 0
+        self.a_Q1 = (slope_Q / self.row_Q.clamp(min=tiny)).unsqueeze(1)
+        self.b_P = slope_P / self.column_P.clamp(min=tiny)
+
+    def weigh(self, e_RP: Tensor, rows: slice) -> None:
+        e_RP.mul_(self.a_Q1[rows] + self.b_P)
+
+    def value_and_grad(self, loss: BinaryLoss, e_RP: Tensor) -> tuple[Tensor, Tensor]:
+        return loss.of_negative_odds(e_RP)
+
+
+class _AnyScores:
+    """Negatives of any scores: an exponential for each direction, shifted by the anchor's log-sum-exp."""
+
+    def __init__(self, shape: tuple[int, int], like: Tensor) -> None:
+        self.row_Q, self.column_P = (like.new_full((size,), -math.inf) for size in shape)
+
+    def prepare(self, s_BP: Tensor) -> None:
+        pass
+
+    def add(self, rows: slice, s_BP: Tensor) -> None:
+        for at, s_RP in _slices(rows, s_BP):
+            self.row_Q[at] = _log_sum_exp(s_RP, dim=1)
+            self.column_P = torch.logaddexp(self.column_P, _log_sum_exp(s_RP, dim=0))
+
+    def log_sums(self) -> tuple[Tensor, Tensor]:
+        return self.row_Q, self.column_P
+
+    def set_slopes(self, slope_Q: Tensor, slope_P: Tensor) -> None:
+        self.slope_Q1, self.slope_P = slope_Q.unsqueeze(1), slope_P
+
+    def weigh(self, s_RP: Tensor, rows: slice) -> None:
+        lowest = torch.finfo(s_RP.dtype).min  # -inf - -inf would be no number
+        by_query_RP = (s_RP - self.row_Q[rows].clamp(min=lowest).unsqueeze(1)).exp_().mul_(self.slope_Q1[rows])
+        s_RP.sub_(self.column_P.clamp(min=lowest)).exp_().mul_(self.slope_P).add_(by_query_RP)
+
+    def value_and_grad(self, loss: BinaryLoss, s_RP: Tensor) -> tuple[Tensor, Tensor]:
+        return loss.of_negatives(s_RP)
