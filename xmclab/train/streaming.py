@@ -108,7 +108,7 @@ class _Streamed(ABC):
 
     @abstractmethod
     def gradient(self, s_QB: Tensor, block: Block) -> Tensor:
-        """Of the objective by the raw scores of a block; adds to the value unless that is known already."""
+        """Of the objective by the raw scores of a block, which it may overwrite; adds to the value if that is open."""
 
     def _at(self, block: Block) -> tuple[Tensor, Tensor]:
         """Cells of the positives in a block."""
@@ -139,7 +139,7 @@ class _Cells(_Streamed):
     def gradient(self, s_QB: Tensor, block: Block) -> Tensor:
         assert isinstance(self.part.loss, BinaryLoss)
         at = self._at(block)
-        x_QB = s_QB * self.inverse_temperature
+        x_QB = s_QB.mul_(self.inverse_temperature)
         s_E = self._cut_out(x_QB, at, self._ignored_at(block))
         of_pairs, slope_E = _of_cells(replace(self.part, pairs=self._pairs(block)), s_E)
         of_cells, slope_QB = self.part.loss.of_negatives(x_QB)
@@ -174,7 +174,7 @@ class _Queries(_Streamed):
         self.log_sum_Q1 = log_sum_Q.clamp(min=torch.finfo(log_sum_Q.dtype).min).unsqueeze(1)
 
     def gradient(self, s_QB: Tensor, block: Block) -> Tensor:
-        gradient_QB = torch.add(-self.log_sum_Q1, s_QB, alpha=self.inverse_temperature)
+        gradient_QB = torch.add(-self.log_sum_Q1, s_QB, alpha=self.inverse_temperature, out=s_QB)
         self._cut_out(gradient_QB, self._at(block), self._ignored_at(block))
         return gradient_QB.exp_().mul_(self.slope_Q1).index_put_(self._at(block), self.slope_E[block.pairs])
 
@@ -228,6 +228,8 @@ class AllLabels:
         weight_L = None if label_weight_L is None else label_weight_L.to(self.q_QD.dtype)
         self.sums = list(self._sums(objective, share, weight_L))
         self.dq_QD = torch.zeros_like(self.q_QD)
+        largest = max((block.labels.stop - block.labels.start for block in blocks.blocks), default=0)
+        self.memory = self.q_QD.new_empty(len(self.q_QD) * largest)
         self.square = self.q_QD.new_zeros(())  # of the norm of the gradient of the table
         self._observe()
 
@@ -251,7 +253,10 @@ class AllLabels:
         return rows_BD, self.head.label_vectors(rows_BD)
 
     def _scores(self, z_BD: Tensor) -> Tensor:
-        return self.q_QD @ z_BD.detach().T
+        """s_QB in memory that the next block overwrites."""
+        shape = len(self.q_QD), len(z_BD)
+        s_QB = self.memory[: shape[0] * shape[1]].view(shape)
+        return torch.mm(self.q_QD, z_BD.detach().T, out=s_QB)
 
     def _observe(self) -> None:
         queries = [part for part in self.sums if isinstance(part, _Queries)]
@@ -282,7 +287,7 @@ class AllLabels:
             s_QB = self._scores(z_BD)
             g_QB: Tensor | None = None
             for part in self.sums:
-                gradient_QB = part.gradient(s_QB, block)
+                gradient_QB = part.gradient(s_QB if part is self.sums[-1] else s_QB.clone(), block)
                 g_QB = gradient_QB if g_QB is None else g_QB.add_(gradient_QB)
             assert g_QB is not None
             dz_BD = g_QB.T @ self.q_QD
