@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from xmclab.tables import RowOptimizer, RowTable
+from xmclab.tables import RowOptimizer, RowTable, rounded_at_random
 
 ROWS, WIDTH, STEPS = 12, 5, 25
 
@@ -113,14 +113,95 @@ def test_lookups_of_one_row_in_several_chunks_add_up() -> None:
     torch.testing.assert_close(once.weight, twice.weight)
 
 
-def test_rounding_of_lazy_decay_does_not_add_up_in_float32() -> None:
-    table = RowTable(2, 1, lr=1e-3, optimizer="sgd")
+def test_lazy_decay_is_exact_in_float32_and_survives_many_halvings() -> None:
+    table = RowTable(1, 1, lr=1e-3, optimizer="sgd")
     torch.nn.init.ones_(table.weight)
-    exact = 1.0
     for _ in range(5000):
-        table.owe(1 - 1e-4)
-        exact *= 1 - 1e-4
-        table.settle(torch.tensor([0]))  # row 0 pays at every step, row 1 once at the end
+        table.decay(1 - 1e-2)  # 1e-22 at the end: the scale is folded into the weight on the way
+    assert table(torch.tensor([0])).item() == pytest.approx((1 - 1e-2) ** 5000, rel=1e-5)
     table.settle()
-    assert table.weight[1].item() == pytest.approx(exact, rel=1e-6)
-    assert table.weight[0].item() == pytest.approx(exact, rel=1e-4)
+    assert table.weight.item() == pytest.approx((1 - 1e-2) ** 5000, rel=1e-5)
+
+
+def test_the_gradient_is_that_of_the_row_whatever_its_scale() -> None:
+    table = make_table()
+    table.decay(0.25)
+    table(torch.tensor([2])).sum().backward()
+    assert table.weight.grad.to_dense()[2].tolist() == [1.0] * WIDTH
+
+
+@pytest.mark.parametrize(("ids", "sorts"), [([2, 5, 7], 0), ([5, 2, 7], 1), ([2, 2, 7], 1)])
+def test_ascending_ids_are_not_sorted_again(monkeypatch: pytest.MonkeyPatch, ids: list[int], sorts: int) -> None:
+    calls, coalesce = [], torch.Tensor.coalesce
+    monkeypatch.setattr(torch.Tensor, "coalesce", lambda self: (calls.append(1), coalesce(self))[1])
+    table = make_table("sgd")
+    table(torch.tensor(ids)).sum().backward()
+    RowOptimizer([table]).step()
+    assert len(calls) == sorts
+
+
+@pytest.mark.parametrize("rule", ["adamw", "adagrad", "sgd"])
+def test_blocks_update_as_lookups_of_every_row_do(rule: str) -> None:
+    tables = [make_table(rule) for _ in range(2)]
+    optimizers = [RowOptimizer([table], decay=0.3) for table in tables]
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(3):
+        gradient = torch.randn(ROWS, WIDTH, generator=generator, dtype=torch.float64)
+        tables[0](torch.arange(ROWS)).backward(gradient)
+        tables[1].settle()
+        for start in range(0, ROWS, 5):
+            block = slice(start, min(start + 5, ROWS))
+            optimizers[1].update_block(tables[1], block, gradient[block])
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    for table in tables:
+        table.settle()
+    torch.testing.assert_close(tables[1].weight, tables[0].weight, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("rule", "dtype", "decay", "bytes_per_row"),
+    [
+        ("adamw", "float32", 0.1, 12 * WIDTH),
+        ("adagrad", "float32", 0.1, 4 * WIDTH + 4),
+        ("sgd", "float32", 0.1, 4 * WIDTH),
+        ("adagrad", "bfloat16", 0.1, 2 * WIDTH + 4),
+        ("sgd", "bfloat16", 0.1, 2 * WIDTH),
+    ],
+)
+def test_a_row_costs_what_is_promised(rule: str, dtype: str, decay: float, bytes_per_row: int) -> None:
+    table = RowTable(ROWS, WIDTH, lr=0.1, optimizer=rule, dtype=dtype)
+    torch.nn.init.normal_(table.weight)
+    optimizer = RowOptimizer([table], decay=decay)
+    table(torch.tensor([1, 3])).sum().backward()
+    optimizer.step()
+    kept = [*table.parameters(), *table.buffers(), *optimizer.state[table.weight].values()]
+    tensors = [tensor for tensor in kept if isinstance(tensor, torch.Tensor)]
+    assert sum(tensor.numel() * tensor.element_size() for tensor in tensors) == ROWS * bytes_per_row
+
+
+def test_small_updates_add_up_in_bfloat16() -> None:
+    """Each is a hundredth of the distance to the next bfloat16 number: rounding to the nearest would lose them all."""
+    torch.manual_seed(0)
+    table = RowTable(400, 4, lr=1.0, optimizer="sgd", dtype="bfloat16")
+    torch.nn.init.ones_(table.weight)
+    optimizer = RowOptimizer([table])
+    ids = torch.arange(0, 400, 2)
+    for _ in range(100):
+        table(ids).backward(torch.full((200, 4), -(2.0**-7) / 100))
+        optimizer.step()
+        optimizer.zero_grad()
+    assert table.weight.dtype == torch.bfloat16
+    assert table(ids).mean().item() == pytest.approx(1 + 2.0**-7, abs=2.0**-7 / 20)
+    assert (table(ids + 1) == 1).all()
+
+
+def test_rounding_at_random_is_right_on_average_and_keeps_what_fits() -> None:
+    torch.manual_seed(0)
+    for exact in (1.003, -1.003, 1e-20, 12345.678):
+        draws_ = rounded_at_random(torch.full((20000,), exact)).float()
+        assert draws_.unique().numel() == 2
+        assert draws_.mean().item() == pytest.approx(exact, rel=1e-4)
+    kept = torch.tensor([0.0, 1.5, -3.0, float("inf"), -float("inf")])
+    assert torch.equal(rounded_at_random(kept.clone()).float(), kept)

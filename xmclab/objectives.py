@@ -110,7 +110,7 @@ class Objective:
             return Evaluation(s_QP.sum(), [])
         if bound == math.inf and s_QP.device.type == "cpu":
             bound = _largest(s_QP.detach())
-        sums = self._sums(truth, label_weight_P, s_QP.dtype)
+        sums = self.sums(truth, label_weight_P, s_QP.dtype)
         closed = [part for part in sums if part.closed]
         total = s_QP.new_zeros(())
         values: dict[int, Tensor] = {}
@@ -141,7 +141,7 @@ class Objective:
         sums: list[_Sum] = []
         if len(q_QD) and len(z_PD):
             _check_weights(label_weight_P, (len(q_QD), len(z_PD)))
-            sums = self._sums(truth, label_weight_P, _reduced_in(q_QD.dtype))
+            sums = self.sums(truth, label_weight_P, _reduced_in(q_QD.dtype))
         if not sums or not all(part.closed for part in sums):
             return self.evaluate(q_QD @ z_PD.T, truth, label_weight_P, bound)
         device = q_QD.device.type
@@ -152,7 +152,8 @@ class Objective:
             total, *values = _OfVectors.apply(q_QD.to(low), z_PD.to(low), truth, sums, bound)  # type: ignore[no-untyped-call]
         return _evaluation(total, sums, values)
 
-    def _sums(self, truth: Truth, label_weight_P: Tensor | None, dtype: torch.dtype) -> list[_Sum]:
+    def sums(self, truth: Truth, label_weight_P: Tensor | None, dtype: torch.dtype) -> list[_Sum]:
+        """Every term in every direction."""
         weight_P = None if label_weight_P is None else label_weight_P.to(dtype)
         sums = []
         for term in self.terms:

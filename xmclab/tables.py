@@ -7,70 +7,90 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 TableOptimizer = Literal["adamw", "adagrad", "sgd"]
-TINY = 1e-30  # a decay beyond everything still leaves a logarithm
+TableDtype = Literal["float32", "bfloat16"]
+TINY = 1e-30  # a decay beyond everything still leaves a factor to divide by
+SMALLEST_SCALE = 2.0**-10  # rows are scaled anew below it, far from where numbers lose digits
+
+Rows = Tensor | slice  # distinct ids, or a block of neighbours
 
 
 class RowTable(nn.Module):
     """A matrix of rows that are looked up by id and updated only when looked up.
 
-    Weight decay is owed by every row at every step, but paid lazily: a row pays what it owes when it is next looked up
-    (or at `settle()`), so that the cost of a step does not depend on the number of rows and the values are those of
-    decaying all rows at every step.
+    The value of a row is `scale * weight[id]`. Weight decay shrinks all rows alike, so it is one multiplication of
+    `scale`: a step costs the same whatever the number of rows, and a row needs no note of the decay it missed.
 
     Args:
         rows, width: shape of the matrix.
         lr: learning rate before the schedule.
         optimizer: rule of the update, see `RowOptimizer`.
+        dtype: of the stored numbers. Rows are looked up, and their updates computed, in float32 (or float64) and
+            rounded at random to bfloat16, up or down in proportion to the distance, so that small updates add up.
     """
 
     weight: nn.Parameter
-    paid: Tensor
 
-    def __init__(self, rows: int, width: int, lr: float, optimizer: TableOptimizer = "adamw") -> None:
+    def __init__(
+        self, rows: int, width: int, lr: float, optimizer: TableOptimizer = "adamw", dtype: TableDtype = "float32"
+    ) -> None:
         super().__init__()
         self.lr = lr
         self.optimizer: TableOptimizer = optimizer
-        self.weight = nn.Parameter(torch.empty(rows, width))
-        # log of the decay that each row has paid; float32 differences telescope, so rounding does not add up
-        self.register_buffer("paid", torch.zeros(rows), persistent=False)
-        self.owed = 0.0
+        self.weight = nn.Parameter(torch.empty(rows, width, dtype=getattr(torch, dtype)))
+        if dtype == "bfloat16" and hasattr(self.weight, "grad_dtype"):  # older versions of torch round the gradient
+            self.weight.grad_dtype = torch.float32
+        self.scale = 1.0
 
     def forward(self, ids_P: Tensor) -> Tensor:
-        """rows_PD of these ids, up to date; the gradient is sparse."""
-        self.settle(ids_P)
-        return F.embedding(ids_P, self.weight, sparse=True)
+        """rows_PD of these ids, in float32 at the least; the gradient is sparse, and that of the value of the row."""
+        rows_PD: Tensor = _Lookup.apply(self.weight, ids_P, self.scale)  # type: ignore[no-untyped-call]
+        return rows_PD
 
-    def owe(self, factor: float) -> None:
-        """Charge every row a decay by `factor` (in (0, 1])."""
-        self.owed += math.log(factor)
+    def decay(self, factor: float) -> None:
+        """Multiply every row by `factor` (in (0, 1])."""
+        self.scale *= max(factor, TINY)
+        if self.scale < SMALLEST_SCALE:
+            self.settle()
 
     @torch.no_grad()
-    def settle(self, ids_P: Tensor | None = None) -> None:
-        """Apply the decay that these rows (default: all) still owe."""
-        if not self.owed:
-            return
-        if ids_P is None:
-            self.weight.mul_((self.owed_now() - self.paid).exp().unsqueeze(1))
-            self.paid.zero_()
-            self.owed = 0.0
-            return
-        factor_P = (self.owed_now() - self.paid[ids_P]).exp()
-        self.weight.index_copy_(0, ids_P, self.weight.index_select(0, ids_P) * factor_P.unsqueeze(1))
-        self.paid.index_fill_(0, ids_P, self.owed)
+    def settle(self) -> None:
+        """Make `weight` hold the values of the rows."""
+        if self.scale != 1.0:
+            self.weight.mul_(self.scale)
+            self.scale = 1.0
 
-    def owed_now(self) -> Tensor:
-        """What is owed in the precision of what is paid."""
-        return torch.full((), self.owed, dtype=self.paid.dtype, device=self.paid.device)
+
+class _Lookup(torch.autograd.Function):
+    """scale * weight[ids], with the gradient of the product as that of the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(ids_P)
+        ctx.shape = weight.shape
+        rows_PD = widened(weight.index_select(0, ids_P))
+        return rows_PD if scale == 1.0 else rows_PD.mul_(scale)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, g_PD: Tensor) -> tuple[Tensor, None, None]:
+        (ids_P,) = ctx.saved_tensors
+        return torch.sparse_coo_tensor(ids_P.unsqueeze(0), g_PD, ctx.shape, check_invariants=False), None, None
 
 
 def merged(gradient: Tensor) -> Tensor:
     """The sparse gradient of a table with several lookups of a row added up."""
     # Sorting has no meaning on the meta device, which only follows shapes and devices.
-    return gradient if gradient.is_meta else gradient.coalesce()
+    if gradient.is_meta or gradient.is_coalesced():
+        return gradient
+    ids_P = gradient._indices()[0]
+    # One lookup of ascending ids, as of a pool, needs no sorting. Other devices would have to be waited for.
+    if gradient.device.type == "cpu" and bool((ids_P[1:] > ids_P[:-1]).all()):
+        return gradient._coalesced_(True)
+    return gradient.coalesce()
 
 
 def rows_of(gradient: Tensor) -> tuple[Tensor, Tensor]:
@@ -83,7 +103,8 @@ class RowOptimizer(torch.optim.Optimizer):
     """Updates the rows of `RowTable`s that have a gradient, and leaves the others alone.
 
     `adamw`: Adam with moments kept per row and advanced when the row is touched (as `torch.optim.SparseAdam` does),
-    with decoupled decay. `adagrad`: one accumulator a row. `sgd`: no state.
+    with decoupled decay. `adagrad`: one accumulator a row. `sgd`: no state. State is in float32 at the least. Bytes of
+    a row of d numbers, weight included: 12 d, 4 d + 4 and 4 d; 2 d less in bfloat16.
     """
 
     def __init__(
@@ -94,48 +115,99 @@ class RowOptimizer(torch.optim.Optimizer):
         eps: float = 1e-8,
     ) -> None:
         self._tables = {table.weight: table for table in tables}
+        self._updated_ahead: set[Tensor] = set()
         groups = [{"params": [table.weight], "lr": table.lr} for table in self._tables.values()]
         super().__init__(groups, {"decay": decay, "betas": betas, "eps": eps})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One update from the sparse gradients; a table without a gradient only owes its decay."""
+        """One update from the sparse gradients; a table without a gradient only decays."""
         for group in self.param_groups:
             for weight in group["params"]:
                 table = self._tables[weight]
-                if group["decay"]:
-                    table.owe(max(1.0 - group["lr"] * group["decay"], TINY))
-                state = self.state[weight]
-                state["step"] = state.get("step", 0) + 1
-                if weight.grad is None:
-                    continue
-                ids_P, g_PD = rows_of(weight.grad)
-                table.settle(ids_P)
-                update_PD = self._update(table.optimizer, weight, state, ids_P, g_PD, group)
-                weight.index_add_(0, ids_P, update_PD, alpha=-group["lr"])
+                if weight not in self._updated_ahead:
+                    table.decay(self._decay_factor(group))
+                    if weight.grad is not None:
+                        ids_P, g_PD = rows_of(weight.grad)
+                        self._update(group, table, ids_P, g_PD, 1.0)
+                self.state[weight]["step"] = self.state[weight].get("step", 0) + 1
+        self._updated_ahead.clear()
+
+    @torch.no_grad()
+    def update_block(self, table: RowTable, block: slice, g_BD: Tensor) -> None:
+        """Update neighbouring rows of a settled table ahead of `step`, which then leaves the table alone.
+
+        For gradients that are too large to exist as a whole: every row must be in one block of the step.
+        """
+        assert table.scale == 1.0, "settle the table first"
+        group = next(group for group in self.param_groups if group["params"][0] is table.weight)
+        self._updated_ahead.add(table.weight)
+        self._update(group, table, block, g_BD, self._decay_factor(group))
 
     @staticmethod
-    def _update(
-        rule: TableOptimizer, weight: Tensor, state: dict[str, Any], ids_P: Tensor, g_PD: Tensor, group: dict[str, Any]
-    ) -> Tensor:
-        """Direction of the update of the touched rows; advances their state."""
+    def _decay_factor(group: dict[str, Any]) -> float:
+        return max(1.0 - float(group["lr"]) * float(group["decay"]), TINY)
+
+    def _update(self, group: dict[str, Any], table: RowTable, rows: Rows, g_PD: Tensor, decay: float) -> None:
+        weight = table.weight
+        change_PD = self._change(group, table, rows, g_PD)
+        if weight.dtype != torch.bfloat16 and isinstance(rows, Tensor):
+            weight.index_add_(0, rows, change_PD)
+            return
+        rows_PD = read(weight, rows)
+        values_PD = widened(rows_PD).mul_(decay).add_(change_PD)
+        if weight.dtype == torch.bfloat16:
+            write(weight, rows, rows_PD.copy_(rounded_at_random(values_PD)))
+
+    def _change(self, group: dict[str, Any], table: RowTable, rows: Rows, g_PD: Tensor) -> Tensor:
+        """What is added to these rows of the weight; advances their state."""
+        rule, state, lr = table.optimizer, self.state[table.weight], group["lr"] / table.scale
+        change_PD: Tensor
         if rule == "sgd":
-            return g_PD
+            change_PD = g_PD * -lr
+            return change_PD
         if rule == "adagrad":
             if "sum" not in state:
-                state["sum"] = weight.new_zeros(len(weight))
-            total_P: Tensor = state["sum"][ids_P] + g_PD.square().mean(dim=1)
-            state["sum"].index_copy_(0, ids_P, total_P)
-            scaled_PD: Tensor = g_PD / (total_P.sqrt() + group["eps"]).unsqueeze(1)
-            return scaled_PD
-        if "mean" not in state:
-            state["mean"], state["square"] = torch.zeros_like(weight), torch.zeros_like(weight)
+                state["sum"] = g_PD.new_zeros(len(table.weight))
+            total_P = read(state["sum"], rows).add_(g_PD.square().mean(dim=1))
+            write(state["sum"], rows, total_P)
+            change_PD = g_PD * (-lr / (total_P.sqrt() + group["eps"])).unsqueeze(1)
+            return change_PD
+        if "moments" not in state:  # side by side, so that a row of both is one place in memory
+            state["moments"] = g_PD.new_zeros(len(table.weight), 2, g_PD.shape[1])
+        moments_P2D = read(state["moments"], rows)
+        mean_PD, square_PD = moments_P2D.unbind(1)
         beta1, beta2 = group["betas"]
-        mean_PD: Tensor = state["mean"].index_select(0, ids_P).lerp_(g_PD, 1 - beta1)
-        square_PD: Tensor = state["square"].index_select(0, ids_P).mul_(beta2).addcmul_(g_PD, g_PD, value=1 - beta2)
-        state["mean"].index_copy_(0, ids_P, mean_PD)
-        state["square"].index_copy_(0, ids_P, square_PD)
-        correction1 = 1 - beta1 ** state["step"]
-        correction2 = 1 - beta2 ** state["step"]
-        spread_PD = square_PD.sqrt_().mul_(correction1 / math.sqrt(correction2)).add_(correction1 * group["eps"])
-        return mean_PD.div_(spread_PD)
+        mean_PD.lerp_(g_PD, 1 - beta1)
+        square_PD.mul_(beta2).addcmul_(g_PD, g_PD, value=1 - beta2)
+        write(state["moments"], rows, moments_P2D)
+        step = state.get("step", 0) + 1
+        correction1, correction2 = 1 - beta1**step, math.sqrt(1 - beta2**step)
+        spread_PD = square_PD.sqrt().add_(correction2 * group["eps"])
+        return torch.div(mean_PD, spread_PD, out=spread_PD).mul_(-lr * correction2 / correction1)
+
+
+def read(table: Tensor, rows: Rows) -> Tensor:
+    """These rows: a copy of listed ones, a view of a block."""
+    return table[rows] if isinstance(rows, slice) else table.index_select(0, rows)
+
+
+def write(table: Tensor, rows: Rows, values: Tensor) -> None:
+    """Put back what `read` gave; a view was changed in place."""
+    if isinstance(rows, Tensor):
+        table.index_copy_(0, rows, values)
+
+
+def widened(x: Tensor) -> Tensor:
+    """The numbers in float32, or as they are if they have that many digits."""
+    return x.float() if x.dtype == torch.bfloat16 else x
+
+
+def rounded_at_random(x: Tensor) -> Tensor:
+    """float32 numbers in bfloat16: up or down with the probability that makes the mean exact. Overwrites `x`.
+
+    bfloat16 is the upper half of a float32: a random number below the last kept bit is added, and the rest cut off.
+    """
+    bits = x.view(torch.int32)
+    bits.add_(torch.randint_like(bits, 1 << 16)).bitwise_and_(-(1 << 16))
+    return x.to(torch.bfloat16)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from xmclab.api import Head, option
 from xmclab.heads.projection import ProjectionInit, projection
-from xmclab.tables import RowTable, TableOptimizer
+from xmclab.tables import RowTable, TableDtype, TableOptimizer
 
 
 @dataclass(eq=False)
@@ -37,6 +37,7 @@ class Classifier(Head):
     temperature: float = option(1 / 18, "divides the inner product in training", gt=0)
     lr: float = option(2e-4, "learning rate of the projection", gt=0)
     table: TableOptimizer = option("adamw", "how the touched rows of the table are updated")
+    table_dtype: TableDtype = option("float32", "of the stored rows; bfloat16 halves them, rounding at random")
     table_lr: float = option(1e-3, "learning rate of the table", gt=0)
 
     def __post_init__(self) -> None:
@@ -44,7 +45,7 @@ class Classifier(Head):
 
     def build(self, width: int, num_labels: int) -> None:
         self.g2 = nn.Sequential(projection(width, self.dim, self.init), nn.Dropout(self.dropout))
-        self.psi = RowTable(num_labels, self.dim, lr=self.table_lr, optimizer=self.table)
+        self.psi = RowTable(num_labels, self.dim, lr=self.table_lr, optimizer=self.table, dtype=self.table_dtype)
         nn.init.xavier_uniform_(self.psi.weight)
 
     @property
@@ -70,5 +71,9 @@ class Classifier(Head):
         return F.normalize(q_BD, dim=-1) if self.normalise else q_BD
 
     def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
-        z_PD = F.dropout(self.psi(labels_P), self.row_dropout, self.training)
+        return self.label_vectors(self.psi(labels_P))
+
+    def label_vectors(self, rows_PD: Tensor) -> Tensor:
+        """z_PD of rows of the table."""
+        z_PD = F.dropout(rows_PD, self.row_dropout, self.training)
         return F.normalize(z_PD, dim=-1) if self.normalise else z_PD

@@ -12,6 +12,7 @@ from torch import Tensor
 from xmclab.schema import OptimSettings
 from xmclab.tables import RowOptimizer, merged, rows_of
 from xmclab.train.model import Model
+from xmclab.train.streaming import StreamedRows
 
 
 def schedule_factor(settings: OptimSettings, steps: int, steps_per_epoch: int) -> Callable[[int], float]:
@@ -34,6 +35,7 @@ class Optimizers:
 
     def __init__(self, model: Model, settings: OptimSettings, steps: int, steps_per_epoch: int) -> None:
         self.max_norm = settings.clip
+        self._factor: Tensor | None = None  # of the gradients of this step
         tables = model.tables()
         rows = {id(table.weight) for table in tables}
 
@@ -47,23 +49,28 @@ class Optimizers:
         if groups:
             fused = model.device.type in ("cuda", "cpu")
             self._all.append(torch.optim.AdamW(groups, weight_decay=settings.decay, fused=fused))
+        self.rows: StreamedRows | None = None
         if tables:
-            self._all.append(RowOptimizer(tables, decay=settings.decay))
+            optimizer = RowOptimizer(tables, decay=settings.decay)
+            self.rows = StreamedRows(optimizer, at_once=not settings.clip)
+            self._all.append(optimizer)
         factor = schedule_factor(settings, steps, steps_per_epoch)
         self._schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, factor) for optimizer in self._all]
 
     def clip(self) -> Tensor:
         """Bound the norm of the whole gradient; returns the norm before."""
         gradients = self._gradients()
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = torch.nn.utils.get_total_norm([*gradients, *(self.rows.norms() if self.rows else [])])
         if self.max_norm:
-            factor = (self.max_norm / (norm + 1e-6)).clamp(max=1.0)
+            self._factor = (self.max_norm / (norm + 1e-6)).clamp(max=1.0)
             for gradient in gradients:
-                gradient.mul_(factor)
+                gradient.mul_(self._factor)
         return norm
 
     def step(self) -> None:
         """Update, advance the schedule, forget the gradients."""
+        if self.rows:
+            self.rows.finish(self._factor)
         for optimizer, schedule in zip(self._all, self._schedules, strict=True):
             optimizer.step()
             schedule.step()

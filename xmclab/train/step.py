@@ -11,13 +11,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from xmclab.api import Encoder, Side, Tokens
+from xmclab.heads.classifier import Classifier
 from xmclab.objectives import Objective
 from xmclab.train.model import Model
+from xmclab.train.streaming import AllLabels, LabelBlocks, StreamedRows
 from xmclab.truth import Truth
 
 SeedFor = Callable[[str, int], int]  # (purpose, chunk) -> seed of this step
@@ -33,14 +36,16 @@ class DeviceBatch:
     labels_P: Tensor
     truth: Truth
     label_weight_P: Tensor | None
+    blocks: LabelBlocks | None = None  # the truth in blocks of labels, when a head streams over all of them
 
 
 @dataclass(frozen=True)
 class HeadTerm:
-    """A head's part in the total: its objective and its share."""
+    """A head's part in the total: its objective, its share, and whether it streams over blocks of all labels."""
 
     objective: Objective
     share: float
+    streams: bool = False
 
 
 class ChunkedEncoding:
@@ -95,8 +100,11 @@ def forward_backward(
     terms: Mapping[str, HeadTerm],
     seed_for: SeedFor,
     autocast: Autocast = contextlib.nullcontext,
+    rows: StreamedRows | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of a batch, with its gradients left in the parameters.
+
+    The tables of heads that stream have none: `rows` takes their updates.
 
     Returns:
         The total loss, and the value of every term and direction as `head/term/direction`; all detached scalars.
@@ -110,16 +118,40 @@ def forward_backward(
     torch.manual_seed(seed_for("heads", 0))
     total = torch.zeros((), device=batch.labels_P.device)
     values: dict[str, Tensor] = {}
+    roots: list[tuple[Tensor, Tensor]] = []  # where the way back begins, with the gradients there
     for name, term in terms.items():
         head = model.head(name)
+        if term.streams:
+            assert rows is not None
+            step, q_QD = stream(name, model, batch, queries.x_BD, term, seed_for, autocast)
+            rows.backward(step)
+            total = total + term.share * torch.stack([part.weighted for part in step.parts]).sum()
+            values |= {f"{name}/{part.term}/{part.direction}": part.value for part in step.parts}
+            roots.append((q_QD, step.dq_QD.to(q_QD.dtype)))
+            continue
         with autocast():
             q_QD = head.queries(queries.x_BD)
             z_PD = head.labels(labels.x_BD if labels else None, batch.labels_P)
             value = term.objective.evaluate_vectors(q_QD, z_PD, batch.truth, batch.label_weight_P, head.score_bound)
         total = total + term.share * value.total
         values |= {f"{name}/{part.term}/{part.direction}": part.value for part in value.parts}
-    total.backward()
+    if total.requires_grad:
+        roots.append((total, torch.ones_like(total)))
+    torch.autograd.backward([root for root, _ in roots], [gradient for _, gradient in roots])
     if labels:
         labels.backward()
     queries.backward()
     return total.detach(), values
+
+
+def stream(
+    name: str, model: Model, batch: DeviceBatch, x_QD: Tensor, term: HeadTerm, seed_for: SeedFor, autocast: Autocast
+) -> tuple[AllLabels, Tensor]:
+    """The step of a head over blocks of all labels, and the query vectors that it takes."""
+    head = model.head(name)
+    assert isinstance(head, Classifier)
+    assert batch.blocks is not None
+    with autocast():
+        q_QD = head.queries(x_QD)
+    seed_of_block = partial(seed_for, f"rows {name}")
+    return AllLabels(head, term.objective, term.share, q_QD, batch.blocks, batch.label_weight_P, seed_of_block), q_QD

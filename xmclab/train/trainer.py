@@ -23,6 +23,7 @@ from xmclab.train.display import Display
 from xmclab.train.model import Model, to_device
 from xmclab.train.optim import Optimizers
 from xmclab.train.step import DeviceBatch, HeadTerm, forward_backward
+from xmclab.train.streaming import LabelBlocks, streams_all_labels
 from xmclab.truth import Truth
 
 Record = dict[str, Any]
@@ -58,8 +59,14 @@ class Trainer:
             raise DataError(Problem(data.name, "no training query has a label"))
         de_share = self.settings.objective.de_share
         shares = {"de": de_share, "clf": 1 - de_share} if len(heads) > 1 else dict.fromkeys(heads, 1.0)
-        self.terms = {name: HeadTerm(config.objective(name), shares[name]) for name in heads}
+        weighted = self.settings.objective.label_weights != "none"
+        self.terms = {
+            name: HeadTerm(objective, shares[name], streams_all_labels(head, objective, weighted))
+            for name, head in heads.items()
+            for objective in [config.objective(name)]
+        }
         self.all_labels = any(term.objective.needs_all for term in self.terms.values())
+        self.streams = any(term.streams for term in self.terms.values())
         self.label_weight_L = self._label_weights()
 
         steps_per_epoch = len(self.sampler.plan(self.rows_N, 0, None, self.keys))
@@ -146,6 +153,7 @@ class Trainer:
             labels_P=labels_P,
             truth=Truth.of_batch(batch, self.device),
             label_weight_P=None if self.label_weight_L is None else self.label_weight_L[labels_P],
+            blocks=LabelBlocks.of_batch(batch, self.device) if self.streams else None,
         )
 
     def train_step(self, step: int, batch: Batch, tensors: DeviceBatch) -> tuple[float, float, dict[str, float]]:
@@ -167,7 +175,7 @@ class Trainer:
         def seed_for(purpose: str, chunk: int) -> int:
             return self.keys.seed_for(purpose, step, chunk)
 
-        return forward_backward(self.model, tensors, self.terms, seed_for, self.autocast)
+        return forward_backward(self.model, tensors, self.terms, seed_for, self.autocast, self.optimizers.rows)
 
     def _diverged(self, step: int, batch: Batch, numbers: Mapping[str, float]) -> DivergedError:
         bad = ", ".join(name for name, value in numbers.items() if not math.isfinite(value))

@@ -1,0 +1,153 @@
+"""Goal 4: updates of the rows of a pool, and a step whose cost does not know the number of labels."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+
+import torch
+from harness import Row, interleaved
+from torch import Tensor, nn
+
+import xmclab
+from xmclab.api import Encoder, Ragged, Side, Tokens
+from xmclab.heads.classifier import Classifier
+from xmclab.schema import OptimSettings
+from xmclab.tables import RowOptimizer, RowTable, TableDtype, TableOptimizer
+from xmclab.train.model import Model
+from xmclab.train.optim import Optimizers
+from xmclab.train.step import DeviceBatch, HeadTerm, forward_backward
+from xmclab.truth import Truth
+
+DIM, POOL, QUERIES = 64, 3000, 1024
+STORED: list[tuple[TableOptimizer, TableDtype, int]] = [
+    ("adamw", "float32", 12 * DIM),
+    ("adagrad", "float32", 4 * DIM + 4),
+    ("adagrad", "bfloat16", 2 * DIM + 4),
+]
+LABELS, FEW, MANY, FEWEST = 1_000_000, 100_000, 10_000_000, 10_000
+
+
+def pools(labels: int) -> list[Tensor]:
+    """A few random pools, so that rows are not always in a cache."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randint(labels, (4 * POOL,), generator=generator).unique()[:POOL] for _ in range(4)]
+
+
+def update(
+    module: nn.Module, weight: nn.Parameter, optimizer: torch.optim.Optimizer, labels: int
+) -> Callable[[], None]:
+    """Look a pool up, send a gradient back, update."""
+    ids, gradient_PD = cycle(pools(labels)), torch.randn(POOL, DIM)
+
+    def run() -> None:
+        module(next(ids)).backward(gradient_PD)
+        optimizer.step()
+        weight.grad = None
+
+    for _ in range(4):  # create state, touch every page
+        run()
+    return run
+
+
+def ours(labels: int, rule: TableOptimizer = "adamw", dtype: TableDtype = "float32") -> Callable[[], None]:
+    table = RowTable(labels, DIM, lr=1e-3, optimizer=rule, dtype=dtype)
+    nn.init.zeros_(table.weight)
+    return update(table, table.weight, RowOptimizer([table], decay=0.01), labels)
+
+
+def torchs(kind: type[torch.optim.Optimizer], sparse: bool) -> Callable[[], None]:
+    table = nn.Embedding(LABELS, DIM, sparse=sparse)
+    return update(table, table.weight, kind(table.parameters(), lr=1e-3), LABELS)  # type: ignore[call-arg]
+
+
+@dataclass(eq=False)
+class SmallTransformer(Encoder):
+    """Two layers, 128 wide, over twelve tokens."""
+
+    lr: float = 1e-4
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(128, 2, 512, batch_first=True, dropout=0.0)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    @property
+    def width(self) -> int:
+        return 128
+
+    def forward(self, tokens: Tokens, side: Side = "query") -> Tensor:
+        return self.layers(tokens["x_BTD"]).mean(dim=1)
+
+    def fit(self, texts: Sequence[str]) -> None: ...
+    def tokenise(self, texts: Sequence[str]) -> Ragged: ...
+    def collate(self, tokens: Ragged) -> Tokens: ...
+    def save_assets(self, folder: Path) -> None: ...
+    def load_assets(self, folder: Path) -> None: ...
+
+
+def whole_step(labels: int) -> Callable[[], None]:
+    """Encode, score, reduce, back, clip and update, with the classifier head on a pool."""
+    torch.manual_seed(0)
+    head = Classifier(dim=DIM)
+    model = Model(SmallTransformer(), {"clf": head}, labels).train()
+    optimizers = Optimizers(model, OptimSettings(), 1000, 100)
+    terms = {"clf": HeadTerm(xmclab.objective("ds+bce", temperature=1 / 18, symmetric=True), 1.0)}
+    row_E = torch.arange(QUERIES).repeat_interleave(2)
+    truth = Truth(
+        (QUERIES, POOL),
+        row_E,
+        torch.arange(2 * QUERIES),
+        torch.ones(len(row_E)),
+        row_E[:0],
+        row_E[:0],
+        most_per_row=2,
+        most_per_column=1,
+    )
+    tokens, ids = {"x_BTD": torch.randn(QUERIES, 12, 128)}, cycle(pools(labels))
+
+    def run() -> None:
+        batch = DeviceBatch([tokens], [], next(ids), truth, None)
+        forward_backward(model, batch, terms, lambda purpose, chunk: 0, contextlib.nullcontext)
+        optimizers.clip()
+        optimizers.step()
+
+    for _ in range(4):
+        run()
+    return run
+
+
+def bytes_per_label(rule: TableOptimizer, dtype: TableDtype) -> float:
+    table = RowTable(FEWEST, DIM, lr=1e-3, optimizer=rule, dtype=dtype)
+    optimizer = RowOptimizer([table], decay=0.01)
+    update(table, table.weight, optimizer, FEWEST)()
+    kept = [*table.parameters(), *table.buffers(), *optimizer.state[table.weight].values()]
+    return sum(x.numel() * x.element_size() for x in kept if isinstance(x, Tensor)) / FEWEST
+
+
+def measure() -> list[Row]:
+    what = f"lookup, backward and adamw update of {POOL} rows of {DIM}, L = {LABELS:,}"
+    times = interleaved({"ours": ours(LABELS), "sparse": torchs(torch.optim.SparseAdam, True)}, repeats=31)
+    dense = interleaved({"ours": ours(LABELS), "dense": torchs(torch.optim.Adam, False)}, repeats=5)
+    rows = [
+        Row(4, what, ms(times["ours"]), f"SparseAdam {ms(times['sparse'])}", times["sparse"] / times["ours"], 8, ">="),
+        Row(4, what, ms(dense["ours"]), f"dense Adam {ms(dense['dense'])}", dense["dense"] / dense["ours"], 500, ">="),
+    ]
+    for rule, dtype, bound in STORED:
+        flat = interleaved({"many": ours(MANY, rule, dtype), "few": ours(FEW, rule, dtype)}, repeats=31)
+        name = f"{rule} update in {dtype}, pool {POOL}, d = {DIM}"
+        ratio = flat["many"] / flat["few"]
+        rows.append(Row(4, name, f"L=10M {ms(flat['many'])}", f"L=100K {ms(flat['few'])}", ratio, 2))
+        size = bytes_per_label(rule, dtype)
+        rows.append(Row(4, f"bytes per label, {rule} in {dtype}, d = {DIM}", f"{size:g}", f"{bound}", size, bound))
+    step = interleaved({"many": whole_step(MANY), "few": whole_step(FEWEST)}, repeats=11)
+    what = f"whole step, 2-layer 128-wide encoder, {QUERIES} queries, pool {POOL}, classifier d = {DIM}"
+    rows.append(Row(4, what, f"L=10M {ms(step['many'])}", f"L=10K {ms(step['few'])}", step["many"] / step["few"], 1.05))
+    return rows
+
+
+def ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f} ms"
