@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: run test lint install bench-quality clean
+.PHONY: run test lint install bench-quality bench-speed clean
 
 run: install  ## train UniDEC on the embedded data and print its table
 	$(BIN)/xmclab run recipe=unidec loss.clf=ds+bce
@@ -24,6 +24,9 @@ lint: install
 
 bench-quality: install  ## quality on the embedded data over three seeds: benchmarks/quality/debian.md
 	$(BIN)/python benchmarks/quality/debian.py --seeds 3
+
+bench-speed: install  ## every speed goal beside its alternatives: benchmarks/speed/results.md
+	$(BIN)/python benchmarks/speed/run.py
 
 install: $(INSTALLED)
 

@@ -479,3 +479,16 @@ def test_an_empty_matrix_has_value_zero(shape):
     value = xmclab.objective("ds+bce", symmetric=True)(s_QP, torch.zeros(shape))
     value.backward()
     assert float(value.detach()) == 0.0
+
+
+@pytest.mark.parametrize("shrink", [Tensor.mean, lambda x: x.mean(dim=1), lambda x: x.mean(dim=1, keepdim=True)])
+def test_a_loss_that_averages_by_itself_is_refused(batch, shrink):
+    @dataclass
+    class Averaged(MultiClassLoss):
+        def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
+            return shrink(s_QP)
+
+    with pytest.raises(PluginError, match="do not sum or average") as caught:
+        Objective([Term("mine", 1.0, Averaged(), Psl())])(*batch)
+    assert caught.value.exit_code == 4
+    assert "'mine'" in str(caught.value)

@@ -14,7 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from xmclab.api import Loss, Pairs, Reduction
 from xmclab.closed_form import ClosedForm, Part
-from xmclab.errors import ConfigError, Problem
+from xmclab.errors import ConfigError, PluginError, Problem
 from xmclab.expr import TermSpec, parse_expression
 from xmclab.parts import make_part
 from xmclab.plugins import default_registry
@@ -211,6 +211,14 @@ class _Sum:
         else:
             s_QP = self.truth.hide_ignored(s_QP.clone(), -math.inf)
         l_QP = self.term.loss.terms(s_QP, self.reduction.targets(y_QP))
+        if l_QP.shape != s_QP.shape:
+            raise PluginError(
+                Problem(
+                    f"loss {self.term.name!r}",
+                    f"terms() returned shape {tuple(l_QP.shape)} for scores of shape {tuple(s_QP.shape)}",
+                    "return a value for every pair; do not sum or average, the reduction does",
+                )
+            )
         # Pairs without a weight give exactly 0, whatever their loss is (0 * inf is not 0).
         return (w_QP * l_QP.masked_fill(w_QP == 0, 0)).sum() / normaliser
 

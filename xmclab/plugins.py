@@ -197,6 +197,8 @@ class Registry:
         names = self.names(kind)
         error: type[XmclabError] = DataError if kind == "dataset" else ConfigError
         hint = did_you_mean(name, names)
+        if kind in KINDS and closest(name, names) is None:
+            hint += "; one of your own: plugin=./file.py"
         if self.broken:
             hint += "; left out because broken: " + "; ".join(f"{b.origin}: {b.reason}" for b in self.broken)
             theirs = any(name in (b.origin.plugin, b.origin.distribution) for b in self.broken)

@@ -124,6 +124,7 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
             "labels": data.num_labels,
         },
         "seed": settings.seed,
+        "config": config.to_dict(),
         "metrics": metrics,
         "baselines": baselines,
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
@@ -150,7 +151,9 @@ def failures(folder: Path) -> Iterator[None]:
     except DivergedError as error:
         if error.details:
             (folder / "failure").mkdir()
-            store.write_json(folder / "failure" / "step.json", error.details)
+            record = folder / "failure" / "step.json"
+            store.write_json(record, error.details)
+            error.problems.append(Problem(str(record), "has the values, queries and labels of that step"))
         raise
     except torch.OutOfMemoryError as error:
         hint = "lower encode.chunk (gradients stay exact), then pool.cap or sampler.batch_size"

@@ -10,7 +10,9 @@ failure/          only if the run diverged: where and on what
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
+import itertools
 import json
 import platform
 from collections.abc import Mapping
@@ -33,17 +35,30 @@ CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.j
 
 
 def create_folder(out: Path | None, name: str) -> Path:
-    """An empty run folder; `runs/NAME-TIME` unless one is given. Refuses to write over an earlier run."""
-    folder = out or Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    """An empty run folder; a new `runs/NAME-TIME` unless one is given. Refuses to write over an earlier run."""
     try:
+        folder = out or _new_folder(Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise StorageError(Problem(f"--out {folder}", "the folder is not empty", "name a new folder, or empty it"))
         (folder / RESULT).touch()
         (folder / RESULT).unlink()
     except OSError as error:
-        raise StorageError(Problem(f"--out {folder}", f"cannot be written: {error.strerror or error}")) from error
+        raise StorageError(
+            Problem(f"--out {out or 'runs'}", f"cannot be written: {error.strerror or error}")
+        ) from error
     return folder
+
+
+def _new_folder(wanted: Path) -> Path:
+    """This folder, or the first of `-2`, `-3`, ... behind its name that nobody else has made."""
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+    raise AssertionError("there is always a next number")
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:

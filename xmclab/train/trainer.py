@@ -180,7 +180,7 @@ class Trainer:
     def _diverged(self, step: int, batch: Batch, numbers: Mapping[str, float]) -> DivergedError:
         bad = ", ".join(name for name, value in numbers.items() if not math.isfinite(value))
         where = f"queries {batch.rows_Q[:5].tolist()}..., {len(batch.labels_P)} labels in the pool"
-        hint = "weights are those of the step before; try a smaller learning rate or a larger temperature"
+        hint = "weights are those of the step before; a smaller learning rate, a larger temperature, or the loss itself"
         error = DivergedError(Problem(f"step {step}", f"{bad} not finite ({where})", hint))
         error.details = {
             "step": step,
