@@ -110,7 +110,7 @@ class ClosedForm:
                 value, slope_E, slope_A = part.loss.value_and_grad(self.s_E, log_sums[part.by_label], part.pairs)
                 slopes[part.by_label].add_(slope_A, alpha=part.scale)
             else:
-                value, slope_E = _of_cells(part, self.s_E)
+                value, slope_E = sum_over_pairs(part, self.s_E)
             values.append(value)
             gradient_E.add_(slope_E, alpha=part.scale)
         self.negatives.set_slopes(*slopes)
@@ -133,7 +133,7 @@ class ClosedForm:
             s_RP.add_(slope_RP, alpha=scale)
 
 
-def _of_cells(part: Part, s_E: Tensor) -> tuple[Tensor, Tensor]:
+def sum_over_pairs(part: Part, s_E: Tensor) -> tuple[Tensor, Tensor]:
     """The weighted sum of a binary loss over its pairs and the gradient: by autograd, as the list is short."""
     with torch.enable_grad():
         s_E = s_E.detach().requires_grad_()

@@ -138,7 +138,7 @@ class Objective:
 
         The products take the type that autocast prescribes; everything between them is as in `evaluate`.
         """
-        sums: list[_Sum] = []
+        sums: list[TermSum] = []
         if len(q_QD) and len(z_PD):
             _check_weights(label_weight_P, (len(q_QD), len(z_PD)))
             sums = self.sums(truth, label_weight_P, _reduced_in(q_QD.dtype))
@@ -152,25 +152,25 @@ class Objective:
             total, *values = _OfVectors.apply(q_QD.to(low), z_PD.to(low), truth, sums, bound)  # type: ignore[no-untyped-call]
         return _evaluation(total, sums, values)
 
-    def sums(self, truth: Truth, label_weight_P: Tensor | None, dtype: torch.dtype) -> list[_Sum]:
+    def sums(self, truth: Truth, label_weight_P: Tensor | None, dtype: torch.dtype) -> list[TermSum]:
         """Every term in every direction."""
         weight_P = None if label_weight_P is None else label_weight_P.to(dtype)
         sums = []
         for term in self.terms:
             temperature = term.loss.temperature or self.temperature or 1.0
             if term.loss.kind == "binary":
-                sums.append(_Sum(term, "cells", term.weight, temperature, truth, weight_P))
+                sums.append(TermSum(term, "cells", term.weight, temperature, truth, weight_P))
                 continue
             if self.q2l_share > 0:
-                sums.append(_Sum(term, "q2l", term.weight * self.q2l_share, temperature, truth, weight_P))
+                sums.append(TermSum(term, "q2l", term.weight * self.q2l_share, temperature, truth, weight_P))
             if self.q2l_share < 1:
                 share = term.weight * (1 - self.q2l_share)
-                sums.append(_Sum(term, "l2q", share, temperature, truth.transposed(), weight_P))
+                sums.append(TermSum(term, "l2q", share, temperature, truth.transposed(), weight_P))
         return sums
 
 
 @dataclass(frozen=True)
-class _Sum:
+class TermSum:
     """One term in one direction: a weighted sum over pairs, divided by a normaliser."""
 
     term: Term
@@ -266,17 +266,17 @@ def _largest(x: Tensor) -> float:
     return float(torch.linalg.vector_norm(x, math.inf))
 
 
-def _evaluation(total: Tensor, sums: Sequence[_Sum], values: Sequence[Tensor]) -> Evaluation:
+def _evaluation(total: Tensor, sums: Sequence[TermSum], values: Sequence[Tensor]) -> Evaluation:
     parts = [TermValue(s.term.name, s.direction, v, s.factor * v) for s, v in zip(sums, values, strict=True)]
     return Evaluation(total, parts)
 
 
-def _by_temperature(sums: Sequence[_Sum]) -> list[tuple[float, list[_Sum]]]:
+def _by_temperature(sums: Sequence[TermSum]) -> list[tuple[float, list[TermSum]]]:
     temperatures = dict.fromkeys(part.temperature for part in sums)
     return [(value, [part for part in sums if part.temperature == value]) for value in temperatures]
 
 
-def _outputs(ctx: Any, sums: Sequence[_Sum], found: Mapping[int, Tensor]) -> tuple[Tensor, ...]:
+def _outputs(ctx: Any, sums: Sequence[TermSum], found: Mapping[int, Tensor]) -> tuple[Tensor, ...]:
     """The weighted total (differentiable) and the value of each sum (not)."""
     values = [found[id(part)] for part in sums]
     ctx.mark_non_differentiable(*values)
@@ -287,7 +287,7 @@ class _OfScores(torch.autograd.Function):
     """Sums in closed form; the gradient matrix is made with the value and kept for the way back."""
 
     @staticmethod
-    def forward(ctx: Any, s_QP: Tensor, truth: Truth, sums: Sequence[_Sum], bound: float) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, s_QP: Tensor, truth: Truth, sums: Sequence[TermSum], bound: float) -> tuple[Tensor, ...]:
         found: dict[int, Tensor] = {}
         gradient_QP: Tensor | None = None
         for temperature, group in _by_temperature(sums):
@@ -326,7 +326,7 @@ class _OfVectors(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q_QD: Tensor, z_PD: Tensor, truth: Truth, sums: Sequence[_Sum], bound: float
+        ctx: Any, q_QD: Tensor, z_PD: Tensor, truth: Truth, sums: Sequence[TermSum], bound: float
     ) -> tuple[Tensor, ...]:
         found: dict[int, Tensor] = {}
         dtype = _reduced_in(q_QD.dtype)

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xmclab.api import Batch, BinaryLoss, Head, MultiClassLoss, Pairs
-from xmclab.closed_form import _of_cells
+from xmclab.closed_form import sum_over_pairs
 from xmclab.heads.classifier import Classifier
-from xmclab.objectives import Objective, TermValue, _Sum
+from xmclab.objectives import Objective, TermSum, TermValue
 from xmclab.tables import RowOptimizer, read, widened
 from xmclab.truth import Truth
 
@@ -99,7 +99,7 @@ class LabelBlocks:
 class _Streamed(ABC):
     """One term in one direction, summed over blocks; positives and ignored pairs are lists, other cells negatives."""
 
-    def __init__(self, term: _Sum, share: float, dtype: torch.dtype) -> None:
+    def __init__(self, term: TermSum, share: float, dtype: torch.dtype) -> None:
         self.term, self.truth = term, term.truth
         self.part = term.part(dtype)
         self.slope = share * self.part.scale  # of the objective by a raw score, for each of the value by a scaled one
@@ -141,7 +141,7 @@ class _Cells(_Streamed):
         at = self._at(block)
         x_QB = s_QB.mul_(self.inverse_temperature)
         s_E = self._cut_out(x_QB, at, self._ignored_at(block))
-        of_pairs, slope_E = _of_cells(replace(self.part, pairs=self._pairs(block)), s_E)
+        of_pairs, slope_E = sum_over_pairs(replace(self.part, pairs=self._pairs(block)), s_E)
         of_cells, slope_QB = self.part.loss.of_negatives(x_QB)
         self.value = self.value + of_pairs + self.part.cell_weight * of_cells
         return slope_QB.mul_(self.slope * self.part.cell_weight).index_put_(at, slope_E * self.slope)
@@ -150,7 +150,7 @@ class _Cells(_Streamed):
 class _Queries(_Streamed):
     """A multi-class term with queries as anchors: `observe` all blocks, `close`, then ask for gradients."""
 
-    def __init__(self, term: _Sum, share: float, dtype: torch.dtype) -> None:
+    def __init__(self, term: TermSum, share: float, dtype: torch.dtype) -> None:
         super().__init__(term, share, dtype)
         self.s_E = torch.empty_like(self.part.pairs.weight_E)
         self.top_Q = self.s_E.new_full((self.truth.shape[0],), torch.finfo(dtype).min)
@@ -182,7 +182,7 @@ class _Queries(_Streamed):
 class _Labels(_Streamed):
     """A multi-class term with labels as anchors: those of a block that have a positive, which it holds entirely."""
 
-    def __init__(self, term: _Sum, share: float, dtype: torch.dtype, labels_U: Tensor) -> None:
+    def __init__(self, term: TermSum, share: float, dtype: torch.dtype, labels_U: Tensor) -> None:
         super().__init__(term, share, dtype)
         self.labels_U = labels_U
 
