@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from xmclab.api import Batch
@@ -30,10 +31,19 @@ class Truth:
     @staticmethod
     def of_batch(batch: Batch, device: torch.device | str) -> Truth:
         """The truth of a batch, on the device of its scores."""
-        rows, columns, targets = (torch.from_numpy(part).to(device) for part in batch.positives)
-        ignored_rows, ignored_columns = (torch.from_numpy(part).to(device) for part in batch.ignored)
-        per_row, per_column = (int(np.bincount(where).max(initial=1)) for where in batch.positives[:2])
-        shape = len(batch.rows_Q), len(batch.labels_P)
+        return Truth.of_lists((len(batch.rows_Q), len(batch.labels_P)), batch.positives, batch.ignored, device)
+
+    @staticmethod
+    def of_lists(
+        shape: tuple[int, int],
+        positives: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]],
+        ignored: tuple[NDArray[np.int64], NDArray[np.int64]],
+        device: torch.device | str,
+    ) -> Truth:
+        """The truth that lists on the host hold: (row, column, target) of positives, (row, column) of ignored pairs."""
+        rows, columns, targets = (torch.from_numpy(part).to(device) for part in positives)
+        ignored_rows, ignored_columns = (torch.from_numpy(part).to(device) for part in ignored)
+        per_row, per_column = (int(np.bincount(where).max(initial=1)) for where in positives[:2])
         return Truth(shape, rows, columns, targets, ignored_rows, ignored_columns, per_row, per_column)
 
     @staticmethod

@@ -291,6 +291,19 @@ def test_every_refresh_is_logged_with_the_recall_of_its_search(tmp_path: Path) -
     assert refreshes == [(1, 1.0), (2, 1.0)]
 
 
+@pytest.mark.parametrize("useless", [["pool.eta=0"], ["reduction=pal_n"], ["miner=none"]])
+def test_nothing_is_refreshed_that_nobody_uses(tmp_path: Path, useless: list[str]) -> None:
+    settings = config("epochs=2", "miner=ann", "refresh_every=1", *useless)
+    result = run(settings, default_registry(), tmp_path / "out", QUIET)
+    assert "refresh" not in {json.loads(line)["event"] for line in (result.folder / "metrics.jsonl").open()}
+
+
+def test_a_refresh_looks_with_one_head_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = trainer("miner=ann")
+    monkeypatch.setattr(type(made.model.head("clf")), "labels", lambda *_: pytest.fail("the whole table was read"))
+    assert made.refresh(1).labels_LD.shape == (made.data.num_labels, 16)
+
+
 def test_the_run_folder_says_what_was_run(tmp_path: Path) -> None:
     result = run(config(), default_registry(), tmp_path / "out", QUIET)
     files = {path.name for path in result.folder.iterdir()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import scipy.sparse as sp
@@ -82,23 +82,24 @@ class Model(nn.Module):
         return x_ND
 
     @torch.inference_mode()
-    def query_vectors(self, tokens: Ragged, chunk: int) -> dict[str, Tensor]:
-        """q_ND per head as searched: dropout off, unit length."""
-        return self._vectors(tokens, "query", chunk, self.head_names)
+    def query_vectors(self, tokens: Ragged, chunk: int, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """q_ND of the named heads (default: all) as searched: dropout off, unit length."""
+        return self._vectors(tokens, "query", chunk, names or self.head_names)
 
     @torch.inference_mode()
-    def label_vectors(self, tokens: Ragged, chunk: int) -> dict[str, Tensor]:
-        """z_LD per head as searched: dropout off, unit length."""
-        textual = [name for name in self.heads if self.head(name).labels_from == "text"]
+    def label_vectors(self, tokens: Ragged, chunk: int, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """z_LD of the named heads (default: all) as searched: dropout off, unit length."""
+        names = names or self.head_names
+        textual = [name for name in names if self.head(name).labels_from == "text"]
         vectors = self._vectors(tokens, "label", chunk, textual) if textual else {}
-        labels_L = torch.arange(self.num_labels, device=self.device)
-        for name in self.heads:
+        self.eval()
+        for name in names:
             if name not in vectors:
-                self.eval()
+                labels_L = torch.arange(self.num_labels, device=self.device)
                 vectors[name] = F.normalize(self.head(name).labels(None, labels_L).float(), dim=-1)
-        return {name: vectors[name] for name in self.heads}
+        return {name: vectors[name] for name in names}
 
-    def _vectors(self, tokens: Ragged, side: Side, chunk: int, names: tuple[str, ...] | list[str]) -> dict[str, Tensor]:
+    def _vectors(self, tokens: Ragged, side: Side, chunk: int, names: Sequence[str]) -> dict[str, Tensor]:
         self.eval()
         vectors: dict[str, Tensor] = {}
         for rows, x_BD in self.encode(tokens, side, chunk):

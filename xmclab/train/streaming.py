@@ -70,15 +70,13 @@ class LabelBlocks:
         """Cut the labels of a batch, which are all there are, into blocks of `size` (default: by `CELLS`)."""
         queries, labels = len(batch.rows_Q), len(batch.labels_P)
         order_E, order_I = (np.argsort(columns, kind="stable") for columns in (batch.positives[1], batch.ignored[1]))
-        row_E, column_E, target_E = (part[order_E] for part in batch.positives)
+        rows, columns, targets = batch.positives
+        row_E, column_E, target_E = rows[order_E], columns[order_E], targets[order_E]
         ignored_row_I, ignored_column_I = (part[order_I] for part in batch.ignored)
-        labels_U, anchor_E = np.unique(column_E, return_inverse=True)
+        labels_U = np.unique(column_E)
+        anchor_E = np.searchsorted(labels_U, column_E)
         kept_J = np.flatnonzero(np.isin(ignored_column_I, labels_U))
         anchor_J = np.searchsorted(labels_U, ignored_column_I[kept_J])
-
-        def truth(shape: tuple[int, int], *parts: NDArray[np.generic]) -> Truth:
-            most = (int(np.bincount(where).max(initial=1)) for where in parts[:2])
-            return Truth(shape, *(torch.from_numpy(part).to(device) for part in parts), *most)  # type: ignore[arg-type]
 
         size = size or max(CELLS // max(queries, 1), 1)
         edges = [*range(0, labels, size), labels]
@@ -89,9 +87,11 @@ class LabelBlocks:
         whole = [slice(a, b) for a, b in pairwise(edges)]
         lists = cuts(column_E), cuts(ignored_column_I), cuts(labels_U), cuts(ignored_column_I[kept_J])
         return LabelBlocks(
-            truth((queries, labels), row_E, column_E, target_E, ignored_row_I, ignored_column_I),
+            Truth.of_lists((queries, labels), (row_E, column_E, target_E), (ignored_row_I, ignored_column_I), device),
             torch.from_numpy(labels_U).to(device),
-            truth((len(labels_U), queries), anchor_E, row_E, target_E, anchor_J, ignored_row_I[kept_J]),
+            Truth.of_lists(
+                (len(labels_U), queries), (anchor_E, row_E, target_E), (anchor_J, ignored_row_I[kept_J]), device
+            ),
             [Block(*parts) for parts in zip(whole, *lists, strict=True)],
         )
 

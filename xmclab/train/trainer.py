@@ -113,18 +113,23 @@ class Trainer:
         self.model.settle()
 
     def _refresh_due(self, epoch: int) -> bool:
-        wanted = self.sampler.needs_view or self.miner.needs_view
+        wanted = self.sampler.needs_view or self._mines
         return wanted and epoch > 0 and epoch % self.settings.refresh_every == 0
+
+    @property
+    def _mines(self) -> bool:
+        """Whether mined negatives are of any use: a pool of all labels has them already."""
+        return self.miner.needs_view and self.settings.pool.eta > 0 and not self.all_labels
 
     def refresh(self, epoch: int) -> View:
         """Look at all queries and labels with the current model; mine negatives from what it sees."""
         chunk = self.settings.encode.search_chunk
         head = "de" if "de" in self.terms else self.model.head_names[0]
-        queries = self.model.query_vectors(self.query_tokens, chunk)[head]
-        labels = self.model.label_vectors(self.label_tokens, chunk)[head]
+        queries = self.model.query_vectors(self.query_tokens, chunk, [head])[head]
+        labels = self.model.label_vectors(self.label_tokens, chunk, [head])[head]
         view = View(epoch, queries.cpu().numpy(), labels.cpu().numpy(), str(self.device))
-        if self.miner.needs_view:
-            depth = max(self.settings.pool.eta, 1) * self.settings.refresh_every
+        if self._mines:
+            depth = self.settings.pool.eta * self.settings.refresh_every
             self.miner.refresh(view, self.exclude_NL, depth, self.keys)
         return view
 
