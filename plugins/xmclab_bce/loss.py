@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
+from xmclab.accelerator import fused_for
 from xmclab.api import BinaryLoss
 
 
@@ -25,6 +26,9 @@ class BinaryCrossEntropy(BinaryLoss):
         return -logsigmoid(-s_QP) - y_QP * s_QP.masked_fill(y_QP == 0, 0)
 
     def of_negatives(self, s_QP: Tensor) -> tuple[Tensor, Tensor]:
+        if fused := fused_for(s_QP):
+            value, slope_QP = fused.softplus_and_grad(s_QP)
+            return value, slope_QP
         return softplus(s_QP, threshold=50).sum(), s_QP.sigmoid()  # log(1 + exp(50)) is 50 in float64
 
     def of_negative_odds(self, e_QP: Tensor) -> tuple[Tensor, Tensor]:
