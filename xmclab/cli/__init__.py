@@ -36,6 +36,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on s
 
 def main() -> None:
     """The entry point, and the one place where errors become messages and exit codes."""
+    # Torch's threads would otherwise wait in a busy loop, on the cores that our planner and compiled loops want.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     code = _run_app()
     try:
         sys.stdout.flush()
