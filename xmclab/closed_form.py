@@ -55,6 +55,7 @@ class ClosedForm:
     def __init__(self, fill: Fill, truth: Truth, parts: Sequence[Part], dtype: torch.dtype, bound: float) -> None:
         """`bound`: of the absolute scores that `fill` writes, already divided by the temperature; inf if unknown."""
         self.fill, self.truth, self.parts = fill, truth, parts
+        self.binary = {index: part.loss for index, part in enumerate(parts) if isinstance(part.loss, BinaryLoss)}
         queries, labels = truth.shape
         self.rows = queries if queries * labels <= CELLS_KEPT else max(1, CELLS_OF_BLOCK // labels)
         # The spare row takes what the lists say of other blocks.
@@ -83,11 +84,11 @@ class ClosedForm:
         values += [pairs + cells for pairs, cells in zip(of_pairs, of_cells, strict=True)]
 
     def _slices(self, rows: slice, s_BP: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """A block in pieces for `_to_gradient`; compiled passes cut it themselves, and binary losses need memory."""
+        """A block in pieces for `_to_gradient`; compiled passes cut it themselves, but copies must be small."""
         if not isinstance(self.negatives, _CompiledScores):
             return _slices(rows, s_BP)
-        binary = any(isinstance(part.loss, BinaryLoss) for part in self.parts)
-        return _slices(rows, s_BP, 2 * CELLS_OF_SLICE if binary else s_BP.numel())
+        in_place = not self.binary or len(self.parts) == 1
+        return _slices(rows, s_BP, s_BP.numel() if in_place else 2 * CELLS_OF_SLICE)
 
     def _load(self, start: int) -> tuple[slice, Tensor]:
         """A block of scores with positives and ignored pairs cut out, as `self.negatives` wants it."""
@@ -128,11 +129,11 @@ class ClosedForm:
     def _to_gradient(self, s_RP: Tensor, rows: slice, competing: bool, of_cells: list[Tensor]) -> None:
         """Overwrite scores with the gradient; adds to the values of binary parts."""
         binary = []
-        for index, part in enumerate(self.parts):
-            if isinstance(part.loss, BinaryLoss):
-                value, slope_RP = self.negatives.value_and_grad(part.loss, s_RP)
-                of_cells[index] = of_cells[index] + part.cell_weight * value
-                binary.append((slope_RP, part.scale * part.cell_weight))
+        for index, loss in self.binary.items():
+            part, keep = self.parts[index], competing or index < max(self.binary)
+            value, slope_RP = self.negatives.value_and_grad(loss, s_RP, keep)
+            of_cells[index] = of_cells[index] + part.cell_weight * value
+            binary.append((slope_RP, part.scale * part.cell_weight))
         if competing:
             self.negatives.weigh(s_RP, rows)
         else:
@@ -199,7 +200,7 @@ class _BoundedScores:
     def weigh(self, e_RP: Tensor, rows: slice) -> None:
         e_RP.mul_(self.a_Q1[rows] + self.b_P)
 
-    def value_and_grad(self, loss: BinaryLoss, e_RP: Tensor) -> tuple[Tensor, Tensor]:
+    def value_and_grad(self, loss: BinaryLoss, e_RP: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
         return loss.of_negative_odds(e_RP)
 
 
@@ -229,8 +230,8 @@ class _AnyScores:
         by_query_RP.mul_(self.slope_Q[rows].unsqueeze(1))
         s_RP.sub_(self.column_P.clamp(min=lowest)).exp_().mul_(self.slope_P).add_(by_query_RP)
 
-    def value_and_grad(self, loss: BinaryLoss, s_RP: Tensor) -> tuple[Tensor, Tensor]:
-        return loss.of_negatives(s_RP)
+    def value_and_grad(self, loss: BinaryLoss, s_RP: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
+        return loss.of_negatives(s_RP.clone() if keep else s_RP)
 
 
 class _CompiledScores(_AnyScores):

@@ -73,12 +73,11 @@ def weigh_rows_(s_QB: Tensor, scale: float, log_sum_Q: Tensor, slope_Q: Tensor) 
     in_threads(lambda cut: _weigh_rows(s[cut], f32(scale), log_sum[cut], slope[cut]), _slices(*s.shape))
 
 
-def softplus_and_grad(s_QP: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum of log(1 + exp s) and its gradient, a new matrix."""
-    slope_QP = torch.empty_like(s_QP)
-    s, slope = s_QP.numpy(), slope_QP.numpy()
-    values = in_threads(lambda cut: _softplus(s[cut], slope[cut]), _slices(*s.shape))
-    return torch.tensor(math.fsum(values), dtype=s_QP.dtype), slope_QP
+def softplus_to_grad_(s_QP: Tensor) -> Tensor:
+    """The sum of log(1 + exp s); overwrites the scores by its gradient."""
+    s = s_QP.numpy()
+    values = in_threads(lambda cut: _softplus(s[cut]), _slices(*s.shape))
+    return torch.tensor(math.fsum(values), dtype=s_QP.dtype)
 
 
 @scalar_jit
@@ -217,12 +216,12 @@ def _weigh_rows(s_RB: Floats, scale: np.float32, log_sum_R: Floats, slope_R: Flo
 
 
 @loop_jit
-def _softplus(s_RP: Floats, slope_RP: Floats) -> float:
+def _softplus(s_RP: Floats) -> float:
     value = 0.0
     for i in range(s_RP.shape[0]):
         total = f32(0)
         for j in range(s_RP.shape[1]):
-            cell, slope_RP[i, j] = _softplus_of(s_RP[i, j])
+            cell, s_RP[i, j] = _softplus_of(s_RP[i, j])
             total += cell
         value += float(total)
     return value

@@ -27,9 +27,8 @@ class BinaryCrossEntropy(BinaryLoss):
 
     def of_negatives(self, s_QP: Tensor) -> tuple[Tensor, Tensor]:
         if fused := fused_for(s_QP):
-            value, slope_QP = fused.softplus_and_grad(s_QP)
-            return value, slope_QP
-        return softplus(s_QP, threshold=50).sum(), s_QP.sigmoid()  # log(1 + exp(50)) is 50 in float64
+            return fused.softplus_to_grad_(s_QP), s_QP
+        return softplus(s_QP, threshold=50).sum(), s_QP.sigmoid_()  # log(1 + exp(50)) is 50 in float64
 
     def of_negative_odds(self, e_QP: Tensor) -> tuple[Tensor, Tensor]:
         value = e_QP.log1p().sum()

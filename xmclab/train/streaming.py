@@ -30,7 +30,7 @@ from xmclab.objectives import Objective, TermSum, TermValue
 from xmclab.tables import RowOptimizer, read, widened
 from xmclab.truth import Truth
 
-CELLS = 1 << 21  # scores of a block, at the most (unless a block is a single label)
+CELLS = 1 << 22  # scores of a block, at the most (unless a block is a single label)
 UpdateBlock = Callable[[slice, Tensor], None]  # (rows, their gradient)
 
 
