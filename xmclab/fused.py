@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float32]
 
-CELLS_OF_SLICE = 1 << 16
+CELLS_OF_SLICE = 1 << 17
 WIDEST = np.float32(80)  # exponentials of numbers so far apart, and sums of 1e3 of them, are normal float32 numbers
 LOWEST, HIGHEST = np.int32(-(2**31)), np.int32(2**31 - 1)
 ABSENT = np.int32(-0x7F800001)  # what `_ordered` gives of the score of an absent candidate, -inf
@@ -49,7 +49,9 @@ def log_sums(s_BP: Tensor) -> tuple[Tensor, Tensor]:
     in_threads(lambda n: _sums(s[cuts[n]], top_B[cuts[n]], sum_B[cuts[n]], top_SP[n], sum_SP[n]), range(len(cuts)))
     with np.errstate(divide="ignore", invalid="ignore"):  # nothing but absent candidates; scores that are not finite
         top_P = top_SP.max(axis=0)
-        sum_P = (sum_SP * np.exp(top_SP - top_P)).sum(axis=0)
+        top_SP -= top_P
+        sum_SP *= np.exp(top_SP, out=top_SP)
+        sum_P = sum_SP.sum(axis=0)
         return torch.from_numpy(top_B + np.log(sum_B)), torch.from_numpy(top_P + np.log(sum_P))
 
 
