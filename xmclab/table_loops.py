@@ -1,0 +1,207 @@
+"""Updates of the rows of a table in one pass over them, compiled; the torch versions in `tables` define the numbers.
+
+Rows lie anywhere in memory: each is asked for some rows ahead of its turn, and threads share out many of them.
+Sums and products are rounded as there; only a root may differ in its last bit, where torch's is not the nearest number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xmclab.accelerator import jit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[Any]  # float32 or float64, all of a call alike
+    Number = np.floating[Any]  # of the same kind
+    Stored = NDArray[Any]  # a table: floats, or the bits of bfloat16 as int16
+    Noise = NDArray[np.int32] | None  # for the rounding to bfloat16
+
+intrinsic: Any = import_module("numba.extending").intrinsic
+types: Any = import_module("numba.types")
+ir: Any = import_module("llvmlite.ir")
+
+AHEAD = 8  # rows between asking for one and its turn
+LINE = 64  # bytes that arrive together
+WORTH_A_THREAD = 1 << 18  # numbers: another thread starts too late to help with fewer
+
+
+def gather(weight_LD: Tensor, ids_P: Tensor, scale: float) -> Tensor:
+    """scale * weight[ids]"""
+    rows_PD = weight_LD.new_empty(len(ids_P), weight_LD.shape[1])
+    weight, ids, rows = weight_LD.detach().numpy(), ids_P.numpy(), rows_PD.numpy()
+    number = rows.dtype.type(scale)
+    _in_parts(lambda part: _gather(weight, ids[part], number, rows[part]), rows_PD)
+    return rows_PD
+
+
+def add_by_moments(
+    weight_LD: Tensor,
+    moments_L2D: Tensor,
+    ids_P: Tensor,
+    g_PD: Tensor,
+    rates: tuple[float, float, float, float],
+    decay: float,
+    factor: float,
+    noise_PD: Tensor | None,
+) -> None:
+    """`tables.add_by_moments`."""
+    number = g_PD.numpy().dtype.type
+    weight, moments, ids, g = _bits(weight_LD), moments_L2D.numpy(), ids_P.numpy(), g_PD.contiguous().numpy()
+    numbers = [number(x) for x in (*rates, decay, factor)]
+
+    def update(part: slice) -> None:
+        noise = None if noise_PD is None else noise_PD[part].numpy()
+        _add_by_moments(weight, moments, ids[part], g[part], *numbers, noise)  # type: ignore[call-arg]
+
+    _in_parts(update, g_PD)
+
+
+def add(
+    weight_LD: Tensor, ids_P: Tensor, direction_PD: Tensor, decay: float, factor_P: Tensor, noise_PD: Tensor | None
+) -> None:
+    """`tables.add`."""
+    weight, ids, factors = _bits(weight_LD), ids_P.numpy(), factor_P.numpy()
+    direction = direction_PD.contiguous().numpy()
+
+    def update(part: slice) -> None:
+        noise = None if noise_PD is None else noise_PD[part].numpy()
+        _add(weight, ids[part], direction[part], factors.dtype.type(decay), factors[part], noise)
+
+    _in_parts(update, direction_PD)
+
+
+def _bits(weight_LD: Tensor) -> Stored:
+    """A table in a type that numpy knows."""
+    weight_LD = weight_LD.detach()
+    array: Stored = (weight_LD.view(torch.int16) if weight_LD.dtype == torch.bfloat16 else weight_LD).numpy()
+    return array
+
+
+def _in_parts(update: Callable[[slice], None], g_PD: Tensor) -> None:
+    """Call `update` for parts of the rows, side by side if there are enough of them."""
+    threads = torch.get_num_threads()
+    parts = max(min(threads, g_PD.numel() // WORTH_A_THREAD), 1)
+    edges = [len(g_PD) * part // parts for part in range(parts + 1)]
+    slices = [slice(*edges[part : part + 2]) for part in range(parts)]
+    others = [_pool(threads).submit(update, part) for part in slices[1:]]
+    update(slices[0])
+    for other in others:
+        other.result()
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="rows")
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _fma(_: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c, rounded once."""
+    return a(a, b, c), lambda context, builder, signature, arguments: builder.fma(*arguments)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _prefetch(_: Any, numbers: Any, place: Any) -> Any:
+    """Ask for the cache line of a number in a flat array, which will be overwritten."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        array = context.make_array(signature.args[0])(context, builder, arguments[0])
+        address = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(8).as_pointer())
+        number = ir.IntType(32)
+        shape = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [address.type], fnty=shape)
+        builder.call(function, [address, number(1), number(3), number(1)])  # to write, into all caches, data
+        return context.get_dummy_value()
+
+    return types.void(numbers, place), generate
+
+
+@jit
+def _ask_for(flat: Stored, row: int, width: int) -> None:
+    for place in range(row * width, (row + 1) * width, LINE // flat.itemsize):
+        _prefetch(flat, place)
+
+
+@jit
+def _gather(weight_LD: Floats, ids_P: NDArray[np.int64], scale: Number, rows_PD: Floats) -> None:
+    width = weight_LD.shape[1]
+    flat = weight_LD.reshape(-1)
+    for place in range(len(ids_P)):
+        if place + AHEAD < len(ids_P):
+            _ask_for(flat, ids_P[place + AHEAD], width)
+        row = ids_P[place]
+        if not 0 <= row < len(weight_LD):
+            raise IndexError("no such row in the table")
+        for d in range(width):
+            rows_PD[place, d] = weight_LD[row, d] * scale
+
+
+@jit
+def _add_by_moments(
+    weight_LD: Stored,
+    moments_L2D: Floats,
+    ids_P: NDArray[np.int64],
+    g_PD: Floats,
+    weight1: Number,
+    beta2: Number,
+    weight2: Number,
+    eps: Number,
+    decay: Number,
+    factor: Number,
+    noise_PD: Noise,
+) -> None:
+    width = g_PD.shape[1]
+    flat_weight, flat_moments = weight_LD.reshape(-1), moments_L2D.reshape(-1)
+    for place in range(len(ids_P)):
+        if place + AHEAD < len(ids_P):
+            _ask_for(flat_moments, ids_P[place + AHEAD], 2 * width)
+            _ask_for(flat_weight, ids_P[place + AHEAD], width)
+        row = ids_P[place]
+        for d in range(width):
+            g = g_PD[place, d]
+            mean = _fma(weight1, g - moments_L2D[row, 0, d], moments_L2D[row, 0, d])
+            square = _fma(weight2 * g, g, moments_L2D[row, 1, d] * beta2)
+            moments_L2D[row, 0, d] = mean
+            moments_L2D[row, 1, d] = square
+            change = np.divide(mean, np.sqrt(square) + eps) * factor  # no check for 0, unlike `/`
+            _change(weight_LD, row, place, d, decay, change, noise_PD)
+
+
+@jit
+def _add(
+    weight_LD: Stored,
+    ids_P: NDArray[np.int64],
+    direction_PD: Floats,
+    decay: Number,
+    factor_P: Floats,
+    noise_PD: Noise,
+) -> None:
+    width = direction_PD.shape[1]
+    flat = weight_LD.reshape(-1)
+    for place in range(len(ids_P)):
+        if place + AHEAD < len(ids_P):
+            _ask_for(flat, ids_P[place + AHEAD], width)
+        for d in range(width):
+            change = direction_PD[place, d] * factor_P[place]
+            _change(weight_LD, ids_P[place], place, d, decay, change, noise_PD)
+
+
+@jit
+def _change(weight_LD: Stored, row: int, place: int, d: int, decay: Number, change: Number, noise_PD: Noise) -> None:
+    """One number of the table; as in `tables.rounded_at_random` if there is noise."""
+    if noise_PD is None:
+        weight_LD[row, d] = weight_LD[row, d] * decay + change
+    else:
+        before = np.int32(np.int32(weight_LD[row, d]) << 16).view(np.float32)
+        after = np.float32(before * decay + change).view(np.int32)
+        weight_LD[row, d] = (after + noise_PD[place, d]) >> 16
