@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 
 from xmclab.accelerator import jit
+from xmclab.intrinsics import ask_for, fma
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,12 +26,7 @@ if TYPE_CHECKING:
     Stored = NDArray[Any]  # a table: floats, or the bits of bfloat16 as int16
     Noise = NDArray[np.int32] | None  # for the rounding to bfloat16
 
-intrinsic: Any = import_module("numba.extending").intrinsic
-types: Any = import_module("numba.types")
-ir: Any = import_module("llvmlite.ir")
-
 AHEAD = 8  # rows between asking for one and its turn
-LINE = 64  # bytes that arrive together
 WORTH_A_THREAD = 1 << 18  # numbers: another thread starts too late to help with fewer
 
 
@@ -104,41 +99,14 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="rows")
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _fma(_: Any, a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, rounded once."""
-    return a(a, b, c), lambda context, builder, signature, arguments: builder.fma(*arguments)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def _prefetch(_: Any, numbers: Any, place: Any) -> Any:
-    """Ask for the cache line of a number in a flat array, which will be overwritten."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array = context.make_array(signature.args[0])(context, builder, arguments[0])
-        address = builder.bitcast(builder.gep(array.data, [arguments[1]]), ir.IntType(8).as_pointer())
-        number = ir.IntType(32)
-        shape = ir.FunctionType(ir.VoidType(), [address.type, number, number, number])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [address.type], fnty=shape)
-        builder.call(function, [address, number(1), number(3), number(1)])  # to write, into all caches, data
-        return context.get_dummy_value()
-
-    return types.void(numbers, place), generate
-
-
-@jit
-def _ask_for(flat: Stored, row: int, width: int) -> None:
-    for place in range(row * width, (row + 1) * width, LINE // flat.itemsize):
-        _prefetch(flat, place)
-
-
 @jit
 def _gather(weight_LD: Floats, ids_P: NDArray[np.int64], scale: Number, rows_PD: Floats) -> None:
     width = weight_LD.shape[1]
     flat = weight_LD.reshape(-1)
     for place in range(len(ids_P)):
         if place + AHEAD < len(ids_P):
-            _ask_for(flat, ids_P[place + AHEAD], width)
+            coming = ids_P[place + AHEAD] * width
+            ask_for(flat, coming, coming + width)
         row = ids_P[place]
         if not 0 <= row < len(weight_LD):
             raise IndexError("no such row in the table")
@@ -164,13 +132,14 @@ def _add_by_moments(
     flat_weight, flat_moments = weight_LD.reshape(-1), moments_L2D.reshape(-1)
     for place in range(len(ids_P)):
         if place + AHEAD < len(ids_P):
-            _ask_for(flat_moments, ids_P[place + AHEAD], 2 * width)
-            _ask_for(flat_weight, ids_P[place + AHEAD], width)
+            coming = ids_P[place + AHEAD] * width
+            ask_for(flat_moments, 2 * coming, 2 * (coming + width))
+            ask_for(flat_weight, coming, coming + width)
         row = ids_P[place]
         for d in range(width):
             g = g_PD[place, d]
-            mean = _fma(weight1, g - moments_L2D[row, 0, d], moments_L2D[row, 0, d])
-            square = _fma(weight2 * g, g, moments_L2D[row, 1, d] * beta2)
+            mean = fma(weight1, g - moments_L2D[row, 0, d], moments_L2D[row, 0, d])
+            square = fma(weight2 * g, g, moments_L2D[row, 1, d] * beta2)
             moments_L2D[row, 0, d] = mean
             moments_L2D[row, 1, d] = square
             change = np.divide(mean, np.sqrt(square) + eps) * factor  # no check for 0, unlike `/`
@@ -190,7 +159,8 @@ def _add(
     flat = weight_LD.reshape(-1)
     for place in range(len(ids_P)):
         if place + AHEAD < len(ids_P):
-            _ask_for(flat, ids_P[place + AHEAD], width)
+            coming = ids_P[place + AHEAD] * width
+            ask_for(flat, coming, coming + width)
         for d in range(width):
             change = direction_PD[place, d] * factor_P[place]
             _change(weight_LD, ids_P[place], place, d, decay, change, noise_PD)
