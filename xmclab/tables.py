@@ -82,7 +82,7 @@ class _Lookup(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, g_PD: Tensor) -> tuple[Tensor, None, None]:
         (ids_P,) = ctx.saved_tensors
-        return torch.sparse_coo_tensor(ids_P.unsqueeze(0), g_PD, ctx.shape, check_invariants=False), None, None
+        return sparse_gradient(ids_P, g_PD, ctx.shape), None, None
 
 
 def gather(weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
@@ -93,6 +93,11 @@ def gather(weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
         return table_loops.gather(weight, ids_P, scale)
     rows_PD = widened(weight.index_select(0, ids_P))
     return rows_PD if scale == 1.0 else rows_PD.mul_(scale)
+
+
+def sparse_gradient(ids_P: Tensor, g_PD: Tensor, shape: torch.Size) -> Tensor:
+    """The gradient of a table from that of some of its rows."""
+    return torch.sparse_coo_tensor(ids_P.unsqueeze(0), g_PD, shape, check_invariants=False)
 
 
 def merged(gradient: Tensor) -> Tensor:
