@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,11 +86,13 @@ def _bits(weight_LD: Tensor) -> Stored:
 def _in_parts(update: Callable[[slice], None], g_PD: Tensor) -> None:
     """Call `update` for parts of the rows, side by side if there are enough of them."""
     threads = torch.get_num_threads()
-    parts = max(min(threads, g_PD.numel() // WORTH_A_THREAD), 1)
+    parts = min(threads, g_PD.numel() // WORTH_A_THREAD)
+    if parts < 2:
+        update(slice(None))
+        return
     edges = [len(g_PD) * part // parts for part in range(parts + 1)]
-    slices = [slice(*edges[part : part + 2]) for part in range(parts)]
-    others = [_pool(threads).submit(update, part) for part in slices[1:]]
-    update(slices[0])
+    others = [_pool(threads).submit(update, slice(*edge)) for edge in pairwise(edges[1:])]
+    update(slice(edges[1]))
     for other in others:
         other.result()
 

@@ -105,10 +105,11 @@ def merged(gradient: Tensor) -> Tensor:
     # Sorting has no meaning on the meta device, which only follows shapes and devices.
     if gradient.is_meta or gradient.is_coalesced():
         return gradient
-    ids_P = gradient._indices()[0]
     # One lookup of ascending ids, as of a pool, needs no sorting. Other devices would have to be waited for.
-    if gradient.device.type == "cpu" and bool((ids_P[1:] > ids_P[:-1]).all()):
-        return gradient._coalesced_(True)
+    if gradient.device.type == "cpu":
+        ids_P = gradient._indices()[0].numpy()
+        if (ids_P[1:] > ids_P[:-1]).all():
+            return gradient._coalesced_(True)
     return gradient.coalesce()
 
 
