@@ -88,7 +88,12 @@ class AnnMiner(Miner):
         """[Q, n] labels drawn uniformly, without replacement, from those mined with the same `exclude_NL`."""
         if self._hard_NH is None:
             return np.full((len(rows_Q), n), -1, dtype=np.int64)
-        places_Qn = distinct(self._mined_N[rows_Q], n, rng, accelerated(self._hard_NH.size))
+        compiled = accelerated(self._hard_NH.size)
+        places_Qn = distinct(self._mined_N[rows_Q], n, rng, compiled)
+        if compiled:
+            from xmclab.batch import loops
+
+            return loops.pick(self._hard_NH, rows_Q, places_Qn)
         return np.where(places_Qn < 0, -1, self._hard_NH[rows_Q[:, None], places_Qn]).astype(np.int64)
 
 
