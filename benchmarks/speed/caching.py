@@ -45,7 +45,7 @@ class SmallBert(torch.nn.Module):
         )
 
     def forward(self, tokens: Tokens, side: str = "query") -> torch.Tensor:
-        return packed.pool(packed.hidden_states(self.network, tokens), tokens, "mean")
+        return packed.encode(self.network, tokens, "mean")
 
 
 def step(encoder: Any, titles: Ragged, chunk: int) -> Callable[[], None]:
