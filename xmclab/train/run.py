@@ -55,18 +55,19 @@ class Evaluator:
         """Metrics of every search of the model as it is now."""
         trainer.model.settle()
         settings = self.config.settings
-        if self.test_tokens is None:
-            self.test_tokens = trainer.model.encoder.tokenise(self.data.test.texts)
-        rankings = rank_all(
-            trainer.model,
-            lambda: self.config.make("index"),
-            self.test_tokens,
-            trainer.label_tokens,
-            self.data.test.filter_NL,
-            settings.evaluate.depth,
-            settings.encode.search_chunk,
-        )
-        return self.score(rankings)
+        with trainer.profile.part("evaluation"):
+            if self.test_tokens is None:
+                self.test_tokens = trainer.model.encoder.tokenise(self.data.test.texts)
+            rankings = rank_all(
+                trainer.model,
+                lambda: self.config.make("index"),
+                self.test_tokens,
+                trainer.label_tokens,
+                self.data.test.filter_NL,
+                settings.evaluate.depth,
+                settings.encode.search_chunk,
+            )
+            return self.score(rankings)
 
     def baselines(self, registry: Registry) -> Scores:
         depth = self.config.settings.evaluate.depth
@@ -130,6 +131,9 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
         "out": str(folder),
     }
+    if trainer.profile.on:
+        document["profile"] = trainer.profile.summary()
+        trainer.profile.print_table(console)
     store.write_json(folder / store.RESULT, document)
     return RunResult(folder, metrics, baselines, document)
 
