@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from xmclab.api import Index
 from xmclab.errors import DataError, PluginError
+from xmclab.indexes import faiss
 from xmclab.indexes.exact import Exact, top
 from xmclab.indexes.faiss import Faiss
 
@@ -125,3 +126,38 @@ def test_low_precision_vectors_are_searched_in_float32() -> None:
         assert ids.tolist() == [[0, 1], [1, 0]]
         assert scores.dtype == torch.float32
         assert not scores.requires_grad
+
+
+class OnGpu(torch.Tensor):
+    """Says that it is on the second GPU."""
+
+    device = torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "gpus", "like", "moved"),
+    [
+        ("flat", 2, OnGpu, [1]),
+        ("ivf", 2, OnGpu, [1]),
+        ("hnsw", 2, OnGpu, []),
+        ("flat", 0, OnGpu, []),
+        ("flat", 2, torch.Tensor, []),
+    ],
+)
+def test_faiss_uses_the_gpu_of_the_labels_if_it_can(
+    kind: Literal["flat", "hnsw", "ivf"], gpus: int, like: type, moved: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for faiss built for GPUs notes where an index goes and leaves it where it is."""
+    devices: list[int] = []
+    index = Faiss(type=kind)
+    monkeypatch.setattr(index._faiss, "get_num_gpus", lambda: gpus)
+    monkeypatch.setattr(index._faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(
+        index._faiss, "index_cpu_to_gpu", lambda gpu, device, cpu: devices.append(device) or cpu, raising=False
+    )
+    monkeypatch.setattr(faiss, "GPU_MOST", 3)
+    z = torch.arange(1.0, 6.0)[:, None]
+    index.build(z.as_subclass(like))
+    assert devices == moved
+    found = [[4, 3, 2, -1, -1]] if moved else [[4, 3, 2, 1, 0]]
+    assert index.search(torch.ones(1, 1), 5)[0].tolist() == found
