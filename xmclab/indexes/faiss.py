@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -40,6 +40,8 @@ class Faiss(Index):
 
     hnsw is built by several threads, so two builds of it may differ slightly.
     """
+
+    pays_up_to: ClassVar[float] = 1 / 16  # share of the lists beyond which exact search is about as fast
 
     type: Literal["flat", "hnsw", "ivf"] = option("flat", "flat: exact; hnsw: a graph; ivf: inverted lists")
     links: int = option(32, "hnsw: links of each label", ge=2)
