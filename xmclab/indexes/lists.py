@@ -32,7 +32,7 @@ class Lists(Index):
 
     lists: int = option(0, "number of lists; 0: about 4 · sqrt(L)", ge=0)
     probes: int = option(8, "lists looked at while searching", ge=1)
-    query_block: int = option(32768, "queries compared at once; the more of them, the larger the products", ge=1)
+    query_block: int = option(8192, "queries compared at once; the more of them, the larger the products", ge=1)
 
     def __post_init__(self) -> None:
         self._centres_CD: Tensor | None = None
@@ -78,7 +78,7 @@ class Lists(Index):
         best = Best(q_QD, len(q_QD), k, accelerated(sum(map(len, self._z))))
         for rows, z_PD, labels_P in zip(queries, self._z, self._labels, strict=True):
             if len(rows):
-                best.keep(rows, q_QD[rows] @ z_PD.T, labels_P)
+                best.keep(rows, q_QD.index_select(0, rows) @ z_PD.T, labels_P)
         return best.ranked()
 
 
