@@ -5,8 +5,7 @@ token-wise embeddings, linear layers, norms and activations run on x_TD
 attention  within each text: texts of one length form a matrix (CPU), or a variable-length kernel takes all (CUDA)
 blocks     on a CPU, so many tokens at a time that what a layer hands to the next one is still in the cache
 
-It calls the network's own modules, so weights, gradients, hooks and adapters stay where they are; of its dropout it
-reads the rate.
+It calls the network's own modules, so weights, gradients, hooks and adapters stay where they are.
 """
 
 from __future__ import annotations
@@ -219,8 +218,8 @@ def hidden_states(network: Any, tokens: Tokens) -> Tensor:
             mixed = jagged_attention(q, k, v, tokens["offset_B"], groups, dropout)
         else:
             mixed = grouped_attention(q, k, v, groups, dropout, bias_HTT)
-        x_TD = layer.out_norm(x_TD + _drop(layer.out_dropout, layer.out(mixed.flatten(1))))
-        x_TD = layer.down_norm(x_TD + _drop(layer.down_dropout, layer.down(layer.activation(layer.up(x_TD)))))
+        x_TD = layer.out_norm(x_TD + layer.out_dropout(layer.out(mixed.flatten(1))))
+        x_TD = layer.down_norm(x_TD + layer.down_dropout(layer.down(layer.activation(layer.up(x_TD)))))
     return x_TD
 
 
@@ -237,7 +236,8 @@ def _embed(embeddings: Any, ids_T: Tensor, position_T: Tensor) -> Tensor:
     x_TD = embeddings.word_embeddings(ids_T) + embeddings.position_embeddings(position_T)
     if hasattr(embeddings, "token_type_embeddings"):
         x_TD = x_TD + embeddings.token_type_embeddings.weight[0]
-    return _drop(embeddings.dropout, embeddings.LayerNorm(x_TD))
+    embedded_TD: Tensor = embeddings.dropout(embeddings.LayerNorm(x_TD))
+    return embedded_TD
 
 
 def _position_bias(network: Any, x_TD: Tensor, groups: Groups) -> Tensor | None:
@@ -266,24 +266,7 @@ def grouped_attention(
 def _plain_attention(q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, dropout_p: float) -> Tensor:
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(2, 3)
     weights = torch.softmax(scores if attn_mask is None else scores + attn_mask, dim=-1)
-    return (dropout(weights, dropout_p) if dropout_p else weights) @ v
-
-
-def _drop(module: nn.Module, x: Tensor) -> Tensor:
-    if type(module) is nn.Dropout:
-        return dropout(x, module.p) if module.training else x
-    dropped: Tensor = module(x)
-    return dropped
-
-
-def dropout(x: Tensor, rate: float) -> Tensor:
-    """`F.dropout`; on a CPU, 16 random bits decide on a number, which is several times as fast as its own draw."""
-    if x.device.type != "cpu" or not 0 < rate < 1:
-        return F.dropout(x, rate)
-    below = min(round(rate * 2**16), 2**16 - 1)
-    words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64, device=x.device).random_(-(2**63), None)
-    kept = words.view(torch.int16)[: x.numel()].view(x.shape) >= below - 2**15
-    return x * kept.to(x.dtype).mul_(2**16 / (2**16 - below))
+    return (F.dropout(weights, dropout_p) if dropout_p else weights) @ v
 
 
 def jagged_attention(
