@@ -100,6 +100,13 @@ def test_the_held_out_queries_do_not_depend_on_the_order(tmp_path: Path) -> None
     assert set(forward.test.texts) == set(backward.test.texts)
 
 
+def test_the_held_out_queries_do_not_depend_on_the_text(tmp_path: Path) -> None:
+    lines = [f"text {number},content {number % 3},label" for number in range(20)]
+    file = write_csv(tmp_path / "a.csv", "query,content,labels", *lines)
+    long = [text.partition(" content")[0] for text in read(file, text="title+content").test.texts]
+    assert long == list(read(file).test.texts)
+
+
 def test_a_test_table_is_taken_as_it_is(tmp_path: Path) -> None:
     write_csv(tmp_path / "train.csv", "query,labels", "red,a", "blue,b")
     write_csv(tmp_path / "test.tsv", "query\tlabels", "green\tb|c")

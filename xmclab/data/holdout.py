@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Sequence
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,29 +12,34 @@ from numpy.typing import NDArray
 from xmclab.api import Dataset, Split
 from xmclab.errors import DataError, Problem
 
-
-def hold_out(dataset: Dataset, share: float, seed: int = 0) -> Dataset:
-    """The data set with a share of its training queries as test queries; its own test queries are not looked at."""
-    test = drawn(dataset.train.texts, share, seed)
-    if not 0 < test.sum() < len(test):
-        message = f"no test queries can be held out of {len(test)} queries of {len(set(dataset.train.texts))} texts"
-        raise DataError(Problem(dataset.name, message, "add a test table"))
-    train = take(dataset.train, np.flatnonzero(~test))
-    if not train.targets_NL.nnz:
-        raise DataError(Problem(dataset.name, "no query has a label beside those held out", "add a test table"))
-    return dataclasses.replace(dataset, train=train, test=take(dataset.train, np.flatnonzero(test)))
+Keys = NDArray[np.uint64]
 
 
-def drawn(texts: Sequence[str], share: float, seed: int) -> NDArray[np.bool_]:
-    """Which texts are in the share: those of the smallest hashes, so that equal texts stay together."""
-    key = seed.to_bytes(16, "big", signed=True)
-    hashes = b"".join(hashlib.blake2b(text.encode(), digest_size=8, key=key).digest() for text in texts)
-    keys = np.frombuffer(hashes, dtype=">u8")
+def key_of(title: str, seed: int = 0) -> int:
+    """A random number that belongs to a title."""
+    digest = hashlib.blake2b(title.encode(), digest_size=8, key=seed.to_bytes(8, "big")).digest()
+    return int.from_bytes(digest, "big")
+
+
+def drawn(keys: Keys, share: float) -> NDArray[np.bool_]:
+    """Which queries are in the share: those of the smallest keys, so that equal titles stay together."""
     if not len(keys):
         return np.zeros(0, dtype=np.bool_)
     wanted = min(max(round(share * len(keys)), 1), len(keys))
     chosen: NDArray[np.bool_] = keys <= np.partition(keys, wanted - 1)[wanted - 1]
     return chosen
+
+
+def hold_out(dataset: Dataset, keys: Keys, share: float, hint: str = "") -> Dataset:
+    """The data set with a share of its training queries as test queries; its own test queries are not looked at."""
+    test = drawn(keys, share)
+    if not 0 < test.sum() < len(test):
+        message = f"no test queries can be held out of {len(test)} queries of {len(set(keys.tolist()))} texts"
+        raise DataError(Problem(dataset.name, message, hint))
+    train = take(dataset.train, np.flatnonzero(~test))
+    if not train.targets_NL.nnz:
+        raise DataError(Problem(dataset.name, "no query has a label beside those held out", hint))
+    return dataclasses.replace(dataset, train=train, test=take(dataset.train, np.flatnonzero(test)))
 
 
 def take(split: Split, rows: NDArray[np.int64]) -> Split:

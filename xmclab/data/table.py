@@ -25,7 +25,7 @@ from xmclab.data.columns import (
     join,
     logger,
 )
-from xmclab.data.holdout import hold_out
+from xmclab.data.holdout import hold_out, key_of
 from xmclab.data.lines import Problems, excerpt
 from xmclab.data.table_files import columns_of, find_table, kind_of, read_rows
 from xmclab.errors import DataError, Problem
@@ -71,7 +71,7 @@ class Table(Reader):
         if TEST in tables:
             return dataset
         logger.info("%s: no test table, a share of %g is held out", tables[TRAIN], self.test_share)
-        return hold_out(dataset, self.test_share)
+        return hold_out(dataset, np.array(reading.keys, dtype=np.uint64), self.test_share, "add a test table")
 
 
 def _only(folder: Path, name: str) -> Path | None:
@@ -91,6 +91,7 @@ class _Reading:
     problems: Problems
     ids: dict[str, int] = field(default_factory=dict)  # label name -> label index
     separator: str = ""
+    keys: array[int] = field(default_factory=lambda: array("Q"))  # of the training queries, if some are held out
 
     def dataset(self, folder: Path) -> Dataset:
         labels = self._labels() if LABELS in self.tables else Texts(self.tables[TRAIN])
@@ -127,7 +128,7 @@ class _Reading:
         wanted = [title, _known(columns, CONTENT), _known(columns, LABEL_NAME)]
         names: list[str] = []
         labels = Texts(file, names=names)
-        for number, (text, name) in self._texts(file, columns, wanted, labels):
+        for number, (text, name, _) in self._texts(file, columns, wanted, labels):
             if name in self.ids:
                 self.problems.line(file, number, f"a second label of the name {excerpt(name)}")
                 continue
@@ -150,7 +151,7 @@ class _Reading:
         names: list[str] = []
         half = Half(Texts(file, names=names), Targets(), filters)
         wanted = [query, _known(columns, CONTENT, query), _known(columns, NAME, query), cells, relevances]
-        for number, (text, name, *row) in self._texts(file, columns, wanted, half.queries):
+        for number, (text, name, title, *row) in self._texts(file, columns, wanted, half.queries):
             try:
                 targets = self._targets(row[0], row[1], labels)
             except ValueError as error:
@@ -158,6 +159,8 @@ class _Reading:
                 continue
             half.queries.texts.append(text)
             names.append(name)
+            if TEST not in self.tables:
+                self.keys.append(key_of(title))
             if PAIRS not in self.tables:
                 half.targets.add(*targets)
         half.queries.sound = not self.problems.about(file)
@@ -166,7 +169,7 @@ class _Reading:
     def _texts(
         self, file: Path, columns: Sequence[str], wanted: Sequence[str | None], texts: Texts
     ) -> Iterator[tuple[int, list[Any]]]:
-        """(text, name, further cells) of each row whose first wanted cells are (title, content, name)."""
+        """(text, name, title, further cells) of each row whose first wanted cells are (title, content, name)."""
         if wanted[0] is None:
             return
         row = 0
@@ -179,7 +182,8 @@ class _Reading:
                 continue
             row += 1
             texts.has_content |= bool(content)
-            yield number, [join(title, content) if self.options.text == "title+content" else title, name, *rest]
+            text = join(title, content) if self.options.text == "title+content" else title
+            yield number, [text, name, title, *rest]
 
     def _column(
         self, file: Path, columns: Sequence[str], known: Sequence[str], what: str, chosen: str = "", key: str = ""
