@@ -114,3 +114,48 @@ def test_stats_as_json_and_plot(call: Any, tmp_path: Path) -> None:
 def test_help_does_not_load_torch() -> None:
     code = "import sys, xmclab.cli; sys.exit('torch' in sys.modules or 'scipy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_convert_there_and_back(call: Any, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("query,labels\nred,warm|a colour\nblue,a colour\ngreen,a colour\n")
+    code, out, err = call("convert", tmp_path / "own.csv", tmp_path / "set", "data.test_share=0.4")
+    assert (code, err) == (0, "")
+    assert out == f"{tmp_path / 'set'}: 2 training queries, 1 test queries, 2 labels\n"
+    assert call("convert", tmp_path / "set", tmp_path / "table", "--to", "table", "--json")[0] == 0
+    first, last = (json.loads(call("stats", tmp_path / name, "--json")[1]) for name in ("set", "table"))
+    assert {**first, "name": "", "sha256": ""} == {**last, "name": "", "sha256": ""}
+
+
+def test_convert_keeps_contents_and_says_what_a_layout_cannot_hold(call: Any, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("query,content,labels\nred,a colour,a\nblue,as the sky,b\ngreen,grass,b\n")
+    assert call("convert", tmp_path / "own.csv", tmp_path / "set", "data.labels=labels")[0] == 0
+    _, out, _ = call("stats", tmp_path / "set", "data.text=title+content", "--json")
+    assert json.loads(out)["train"]["words"]["max"] >= 3
+    command = [sys.executable, "-m", "xmclab", "data", "convert", str(tmp_path / "set"), str(tmp_path / "raw")]
+    process = subprocess.run([*command, "--to", "raw_text"], capture_output=True, text=True, check=True)
+    assert "contents are not kept" in process.stderr
+    assert process.stderr.count("names of labels are not kept") == 0
+
+
+def test_convert_does_not_overwrite(call: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    code, out, err = call("convert", "tiny", tmp_path)
+    assert (code, out) == (7, "")
+    assert "exists and is not an empty folder" in err
+
+
+def test_split(call: Any, tmp_path: Path) -> None:
+    code, out, _ = call("split", "tiny", tmp_path / "new", "--test-share", "0.25", "--seed", "3", "--json")
+    assert (code, json.loads(out)["sizes"]["test_queries"]) == (0, 415)
+    found = json.loads(call("stats", tmp_path / "new", "--json")[1])
+    assert found["train"]["queries"] == 1262 + 399 - 415
+    assert found["test"]["filter_pairs"] > 0
+    assert found["test"]["true_pairs_filtered"] == 0
+
+
+def test_make_synthetic(call: Any, tmp_path: Path) -> None:
+    code, out, err = call("make-synthetic", tmp_path / "big", "--train", "50", "--test", "5", "--labels", "9")
+    assert (code, err) == (0, "")
+    assert out == f"{tmp_path / 'big'}: 50 training queries, 5 test queries, 9 labels\n"
+    assert call("check", tmp_path / "big")[0] == 0
+    assert call("make-synthetic", tmp_path / "x", "--train", "0")[0] == 2

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import enum
 import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
     from xmclab.api import Dataset
+    from xmclab.data.write import Contents
     from xmclab.plugins import Registry
     from xmclab.schema import DataSettings
 
@@ -30,6 +33,8 @@ Overrides = Annotated[
     typer.Argument(metavar="KEY=VALUE", help="As for `run`: data.text=title+content, data.labels=tags."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Out = Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write, new or empty.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of every random draw.")]
 
 
 @app.command()
@@ -77,6 +82,75 @@ def stats(
     show_data.print_json(found) if as_json else show_data.print_statistics(found)
 
 
+class Layout(enum.StrEnum):
+    """What `convert` writes, by the name of the reader that reads it."""
+
+    lf_json = enum.auto()
+    raw_text = enum.auto()
+    dexml = enum.auto()
+    pecos = enum.auto()
+    table = enum.auto()
+
+
+@app.command()
+def convert(
+    source: Source,
+    out: Out,
+    overrides: Overrides = None,
+    to: Annotated[Layout, typer.Option(help="The layout to write.")] = Layout.lf_json,
+    as_json: Json = False,
+) -> None:
+    """Write a data set in another layout: xmclab data convert my.csv my-set --to lf_json"""
+    from xmclab.data.write import WRITERS, new_folder
+
+    data, contents = _open_with_contents(*_settings(source, overrides))
+    with new_folder(out) as folder:
+        WRITERS[to](folder, data, contents)
+    _print_written(out, _split_sizes(data), as_json)
+
+
+@app.command()
+def split(
+    source: Source,
+    out: Out,
+    overrides: Overrides = None,
+    test_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the queries in the test.")] = 0.2,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Cut all queries anew into training and test, with filter files: xmclab data split my.csv my-set --seed 1"""
+    from xmclab.data.resplit import resplit
+    from xmclab.data.write import new_folder, write_lf_json
+
+    data, contents = resplit(*_open_with_contents(*_settings(source, overrides)), test_share, seed)
+    with new_folder(out) as folder:
+        write_lf_json(folder, data, contents)
+    _print_written(out, _split_sizes(data), as_json)
+
+
+@app.command()
+def make_synthetic(
+    out: Out,
+    train: Annotated[int, typer.Option(min=1, help="Training queries.")] = 10_000,
+    test: Annotated[int, typer.Option(min=1, help="Test queries.")] = 1_000,
+    labels: Annotated[int, typer.Option(min=1, help="Labels.")] = 1_000,
+    topics: Annotated[int, typer.Option(min=0, help="Groups of labels; 0: about the root of the labels.")] = 0,
+    labels_per_query: Annotated[float, typer.Option(min=1.0, max=8.0, help="On average, before duplicates.")] = 3.0,
+    words: Annotated[int, typer.Option(min=1, help="Words of a query.")] = 8,
+    exponent: Annotated[float, typer.Option(min=0.0, max=5.0, help="Of the Zipf law of label frequencies.")] = 1.0,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Make up a data set of any size: xmclab data make-synthetic big --train 2000000 --labels 500000"""
+    from xmclab.data.synthetic import Recipe, make_synthetic
+    from xmclab.data.write import new_folder
+
+    recipe = Recipe(train, test, labels, topics, labels_per_query, words, exponent, seed)
+    with new_folder(out) as folder:
+        make_synthetic(folder, recipe)
+    _print_written(out, {"training_queries": train, "test_queries": test, "labels": labels}, as_json)
+
+
 def _settings(source: str, overrides: list[str] | None) -> tuple[DataSettings, Registry]:
     """What can be set about the data, with the keys that `run` takes."""
     from xmclab.config import resolve
@@ -95,6 +169,27 @@ def _open(settings: DataSettings, registry: Registry) -> tuple[str, Dataset]:
         data = open_data(settings, registry)
     names = [name for name in registry.names("reader") if registry.get("reader", name) is reader]
     return names[0], data
+
+
+def _open_with_contents(settings: DataSettings, registry: Registry) -> tuple[Dataset, Contents]:
+    """The data set by its titles, and what else is in its texts."""
+    from xmclab.data.write import with_contents
+
+    def read(text: Literal["title", "title+content"]) -> Dataset:
+        with contextlib.nullcontext() if text == "title" else _records():  # the same warnings are not given twice
+            return _open(dataclasses.replace(settings, text=text), registry)[1]
+
+    return with_contents(read)
+
+
+def _split_sizes(data: Dataset) -> dict[str, int]:
+    return {"training_queries": len(data.train), "test_queries": len(data.test), "labels": data.num_labels}
+
+
+def _print_written(out: Path, sizes: dict[str, int], as_json: bool) -> None:
+    from xmclab.cli import show_data
+
+    show_data.print_json({"out": str(out), "sizes": sizes}) if as_json else show_data.print_written(out, sizes)
 
 
 def _sizes(stats: dict[str, Any]) -> dict[str, int]:

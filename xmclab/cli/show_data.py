@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -19,11 +20,19 @@ def print_json(document: Any) -> None:
 
 def print_check(found: dict[str, Any]) -> None:
     """A line for a data set that is fine, then a line for each thing worth knowing."""
-    sizes = ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in found["sizes"].items())
-    print(f"{found['data']}: fine, read as {found['reader']}: {sizes}")
+    print(f"{found['data']}: fine, read as {found['reader']}: {_sizes(found['sizes'])}")
     for kind in ("note", "warning"):
         for line in found[f"{kind}s"]:
             print(f"{kind}: {line}")
+
+
+def print_written(out: Path, sizes: dict[str, int]) -> None:
+    """A line for a data set that was written."""
+    print(f"{out}: {_sizes(sizes)}")
+
+
+def _sizes(sizes: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {what.replace('_', ' ')}" for what, count in sizes.items())
 
 
 def print_statistics(stats: dict[str, Any]) -> None:

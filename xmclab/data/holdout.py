@@ -13,6 +13,7 @@ from xmclab.api import Dataset, Split
 from xmclab.errors import DataError, Problem
 
 Keys = NDArray[np.uint64]
+Rows = NDArray[np.int64]
 
 
 def key_of(title: str, seed: int = 0) -> int:
@@ -30,19 +31,25 @@ def drawn(keys: Keys, share: float) -> NDArray[np.bool_]:
     return chosen
 
 
-def hold_out(dataset: Dataset, keys: Keys, share: float, hint: str = "") -> Dataset:
-    """The data set with a share of its training queries as test queries; its own test queries are not looked at."""
+def rows_of(queries: Split, keys: Keys, share: float, where: str, hint: str) -> tuple[Rows, Rows]:
+    """(training rows, test rows) of a share that can be held out; `DataError` if there is none."""
     test = drawn(keys, share)
     if not 0 < test.sum() < len(test):
         message = f"no test queries can be held out of {len(test)} queries of {len(set(keys.tolist()))} texts"
-        raise DataError(Problem(dataset.name, message, hint))
-    train = take(dataset.train, np.flatnonzero(~test))
-    if not train.targets_NL.nnz:
-        raise DataError(Problem(dataset.name, "no query has a label beside those held out", hint))
-    return dataclasses.replace(dataset, train=train, test=take(dataset.train, np.flatnonzero(test)))
+        raise DataError(Problem(where, message, hint))
+    train_rows, test_rows = np.flatnonzero(~test), np.flatnonzero(test)
+    if not queries.targets_NL[train_rows].nnz:
+        raise DataError(Problem(where, "no query has a label beside those held out", hint))
+    return train_rows, test_rows
 
 
-def take(split: Split, rows: NDArray[np.int64]) -> Split:
+def hold_out(dataset: Dataset, keys: Keys, share: float, hint: str) -> Dataset:
+    """The data set with a share of its training queries as test queries; its own test queries are not looked at."""
+    train, test = (take(dataset.train, rows) for rows in rows_of(dataset.train, keys, share, dataset.name, hint))
+    return dataclasses.replace(dataset, train=train, test=test)
+
+
+def take(split: Split, rows: Rows) -> Split:
     """These queries, in this order."""
     return Split(
         texts=[split.texts[row] for row in rows],
