@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -50,15 +50,20 @@ class Texts:
 class Targets:
     """The labels of queries, row after row."""
 
-    columns: array[int] | NDArray[np.int64] = field(default_factory=lambda: array("q"))  # label indices
-    relevances: array[float] | NDArray[np.float32] = field(default_factory=lambda: array("f"))
-    lengths: array[int] | NDArray[np.int64] = field(default_factory=lambda: array("q"))  # label indices of each row
+    columns: array[int] = field(default_factory=lambda: array("q"))  # label indices
+    relevances: array[float] = field(default_factory=lambda: array("f"))
+    lengths: array[int] = field(default_factory=lambda: array("q"))  # label indices of each row
+
+    @classmethod
+    def of(
+        cls, columns: NDArray[np.integer[Any]], relevances: NDArray[np.float32], lengths: NDArray[np.integer[Any]]
+    ) -> Targets:
+        """The same from numpy."""
+        columns, lengths = (np.asarray(some, dtype=np.int64) for some in (columns, lengths))
+        return cls(array("q", columns.tobytes()), array("f", relevances.tobytes()), array("q", lengths.tobytes()))
 
     def add(self, columns: Sequence[int], relevances: Sequence[float]) -> None:
         """Append a row."""
-        assert isinstance(self.columns, array)
-        assert isinstance(self.relevances, array)
-        assert isinstance(self.lengths, array)
         self.columns.extend(columns)
         self.relevances.extend(relevances)
         self.lengths.append(len(columns))
@@ -66,15 +71,13 @@ class Targets:
     def gathered(self, rows: NDArray[np.int64], num_rows: int) -> Targets:
         """Rows of one label each, in any order, put together: entry i belongs to row `rows[i]`."""
         order = np.argsort(rows, kind="stable")
-        columns = np.asarray(self.columns, dtype=np.int64)[order]
-        return Targets(columns, np.asarray(self.relevances)[order], np.bincount(rows, minlength=num_rows))
+        lengths = np.bincount(rows, minlength=num_rows)
+        return Targets.of(np.asarray(self.columns)[order], np.asarray(self.relevances)[order], lengths)
 
     def matrix(self, num_labels: int) -> sp.csr_array:
         """A row per query; a pair that occurs again counts once, with its largest relevance."""
-        rows = np.repeat(np.arange(len(self.lengths)), np.asarray(self.lengths, dtype=np.int64))
-        columns = np.asarray(self.columns, dtype=np.int64)
-        relevances = np.asarray(self.relevances, dtype=np.float32)
-        return distinct(rows, columns, relevances, (len(self.lengths), num_labels))
+        rows = np.repeat(np.arange(len(self.lengths)), np.asarray(self.lengths))
+        return distinct(rows, np.asarray(self.columns), np.asarray(self.relevances), (len(self.lengths), num_labels))
 
 
 @dataclass

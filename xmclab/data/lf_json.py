@@ -102,13 +102,15 @@ def _targets(record: dict[str, Any], labels: Texts) -> tuple[list[int], list[flo
     if not isinstance(indices, list):
         problem = "is no list" if "target_ind" in record else "is missing"
         raise ValueError(f"'target_ind' {problem}: {excerpt(json.dumps(record))}")
-    relevances = record.get("target_rel", [1.0] * len(indices))
-    if not isinstance(relevances, list) or len(relevances) != len(indices):
-        raise ValueError(f"'target_rel' does not have the {len(indices)} values of 'target_ind'")
     for index in indices:
         if type(index) is not int:
             raise ValueError(f"label index {excerpt(json.dumps(index))} is no whole number")
         check_index(index, labels)
+    relevances = record.get("target_rel")
+    if "target_rel" not in record:
+        return indices, [1.0] * len(indices)
+    if not isinstance(relevances, list) or len(relevances) != len(indices):
+        raise ValueError(f"'target_rel' does not have the {len(indices)} values of 'target_ind'")
     for relevance in relevances:
         if type(relevance) not in (int, float) or not is_relevance(relevance):
             raise ValueError(f"relevance {excerpt(json.dumps(relevance))} is no positive number (of float32)")

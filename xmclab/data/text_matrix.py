@@ -165,8 +165,7 @@ def _read_npz(file: Path, labels: Texts, problems: Problems) -> Targets:
     if stored > matrix.nnz:
         logger.warning("%s: %d stored zeros left out", file, stored - matrix.nnz)
     relevances = matrix.data.astype(np.float32)
-    lengths = np.diff(matrix.indptr).astype(np.int64)
     for entry in np.flatnonzero(~(np.isfinite(relevances) & (relevances > 0))):
         row = int(np.searchsorted(matrix.indptr, entry, side="right"))
         problems.line(file, row, f"relevance {matrix.data[entry]} is no positive number (of float32)")
-    return Targets(matrix.indices.astype(np.int64), relevances, lengths)
+    return Targets.of(matrix.indices, relevances, np.diff(matrix.indptr))
