@@ -281,7 +281,15 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
 
 def test_a_parquet_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "own.parquet").write_text("plain")
-    assert f"{tmp_path / 'own.parquet'}: no Parquet file" in error_of(tmp_path / "own.parquet")
+    assert f"{tmp_path / 'own.parquet'}: no sound Parquet file" in error_of(tmp_path / "own.parquet")
+
+
+def test_a_damaged_parquet_file(tmp_path: Path) -> None:
+    file = make(tmp_path, "parquet")
+    content = bytearray(file.read_bytes())
+    content[4:120] = bytes(116)  # the first page; the footer is as it was
+    file.write_bytes(content)
+    assert f"{file}: no sound Parquet file" in error_of(file)
 
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import importlib
 import itertools
@@ -40,7 +41,8 @@ def columns_of(file: Path, problems: Problems) -> list[str]:
     """The names of the columns."""
     kind = kind_of(file)
     if kind == PARQUET:
-        return list(_open_parquet(file).schema_arrow.names)
+        with _parquet(file) as table:
+            return list(table.schema_arrow.names)
     if kind in JSON_LINES:
         peek = Problems()  # whatever is wrong is reported when the rows are read
         keys: dict[str, None] = {}
@@ -97,14 +99,17 @@ def _csv_rows(file: Path, delimiter: str, problems: Problems) -> Iterator[Row]:
 
 def _parquet_rows(file: Path, wanted: Sequence[str | None]) -> Iterator[Row]:
     number = 0
-    for batch in _open_parquet(file).iter_batches(columns=[name for name in wanted if name is not None]):
-        columns = [None if name is None else batch.column(name).to_pylist() for name in wanted]
-        for row in range(batch.num_rows):
-            number += 1
-            yield number, [None if column is None else column[row] for column in columns]
+    with _parquet(file) as table:
+        for batch in table.iter_batches(columns=[name for name in wanted if name is not None]):
+            columns = [None if name is None else batch.column(name).to_pylist() for name in wanted]
+            for row in range(batch.num_rows):
+                number += 1
+                yield number, [None if column is None else column[row] for column in columns]
 
 
-def _open_parquet(file: Path) -> Any:
+@contextlib.contextmanager
+def _parquet(file: Path) -> Iterator[Any]:
+    """An open Parquet file; what is wrong with it is a problem of the data."""
     try:
         parquet = importlib.import_module("pyarrow.parquet")
         arrow = importlib.import_module("pyarrow")
@@ -112,6 +117,7 @@ def _open_parquet(file: Path) -> Any:
         hint = 'pip install "xmclab[parquet]", or save the table as CSV or JSON lines'
         raise PluginError(Problem(str(file), f"pyarrow cannot be imported: {error}", hint)) from error
     try:
-        return parquet.ParquetFile(file)
+        with parquet.ParquetFile(file) as table:
+            yield table
     except (arrow.ArrowException, OSError) as error:
-        raise DataError(Problem(str(file), f"no Parquet file: {error}")) from error
+        raise DataError(Problem(str(file), f"no sound Parquet file: {error}")) from error

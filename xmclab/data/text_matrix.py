@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, overload
 
 import numpy as np
 import scipy.sparse as sp
@@ -40,7 +40,11 @@ class RowNumbers(Sequence[str]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, row):  # type: ignore[no-untyped-def]  # an int gives a str, a slice gives a list
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[str]: ...
+    def __getitem__(self, row: int | slice) -> str | list[str]:
         return list(map(str, self._rows[row])) if isinstance(row, slice) else str(self._rows[row])
 
 
