@@ -403,7 +403,7 @@ class Reader(ABC):
 
     @abstractmethod
     def matches(self, folder: Path) -> bool:
-        """Whether the folder looks like this format."""
+        """Whether the folder (or the single file) looks like this format."""
 
     @abstractmethod
     def read(self, folder: Path) -> Dataset:

@@ -1,4 +1,4 @@
-"""The command line: `xmclab run`, `xmclab parts`, `xmclab recipes`.
+"""The command line: `xmclab run`, `xmclab data`, `xmclab parts`, `xmclab recipes`.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 usage or config, 3 data, 4 plugin,
 5 diverged, 6 out of memory, 7 storage, 130 interrupted, 141 the reader of stdout went away.
@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from xmclab import __version__
+from xmclab.cli import data
 from xmclab.errors import XmclabError
 
 # The commands import what they need when they run: help answers without torch.
@@ -30,6 +31,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(data.app, name="data")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from xmclab.api import Dataset, Ragged, Ranking, Tracker
 from xmclab.config import Config
-from xmclab.data import open_dataset
+from xmclab.data import open_data
 from xmclab.errors import DivergedError, MemoryLimitError, Problem, XmclabError
 from xmclab.evaluate.metrics import evaluate, inverse_propensity, propensity_parameters
 from xmclab.evaluate.report import print_table
@@ -85,7 +85,7 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
     settings = config.settings
     seconds: dict[str, float] = {}
     started = time.perf_counter()
-    data = open_dataset(settings.data.source, settings.data.text, registry)
+    data = open_data(settings.data, registry)
     folder = store.create_folder(out, f"{config.recipe}-{data.name}")
     with deterministic(settings.deterministic), failures(folder):
         trainer = make_trainer(config, data, folder)
