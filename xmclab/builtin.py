@@ -28,6 +28,7 @@ def xmclab_parts() -> list[PartRef]:
         part("reduction", "psl", "xmclab.reductions.psl:Psl"),
         part("index", "exact", "xmclab.indexes.exact:Exact"),
         part("index", "faiss", "xmclab.indexes.faiss:Faiss"),
+        part("index", "lists", "xmclab.indexes.lists:Lists"),
         part("reader", "lf_json", "xmclab.data.lf_json:LabelFeatureJson"),
         part("reader", "raw_text", "xmclab.data.raw_text:RawText"),
         part("reader", "dexml", "xmclab.data.dexml:Dexml"),
