@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 import numpy as np
 import scipy.sparse as sp
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from xmclab.api import Index, Ranking
@@ -19,6 +20,7 @@ from xmclab.indexes.exact import Exact
 from xmclab.train.model import Model
 from xmclab.train.store import Labels
 
+NEAREST = 10  # trained labels that stand for a label without a classifier
 CHUNKS_OF_A_BLOCK = 4  # texts of similar length are encoded together, so a block is several chunks
 
 
@@ -92,7 +94,11 @@ class Predictor:
         return self._indexes[search]
 
     def add_labels(self, labels: Labels) -> None:
-        """Rank these labels as well, by their texts; their ids follow those of the others."""
+        """Rank these labels as well, by their texts; their ids follow those of the others.
+
+        They have no classifier. Where both heads are searched, what the classifier says on average of the labels that
+        the dual encoder finds nearest to the query stands in for it, so that old and new labels compete fairly.
+        """
         if not self.reads_label_texts:
             raise ConfigError(
                 Problem("--add-labels", "the model has classifiers only, and none for a new label", "train a `de` head")
@@ -102,22 +108,6 @@ class Predictor:
         refuse_non_finite(added_AD, "label", len(self.labels))
         self._added_AD = added_AD if self._added_AD is None else torch.cat([self._added_AD, added_AD])
         self.labels = Labels([*self.labels.names, *labels.names], [*self.labels.texts, *labels.texts])
-
-    def _added_index(self, search: str) -> Index:
-        """The index over the added labels.
-
-        There is no classifier for them: where both heads are searched, the dual encoder's cosine counts twice.
-        """
-        if search == "clf":
-            raise ConfigError(Problem("--add-labels", "the classifier head has no rows for them", "use --head de"))
-        assert self._added_AD is not None
-        vectors_AD = self._added_AD
-        if search == COMBINED:
-            width = self.vectors("clf").shape[1]
-            vectors_AD = torch.cat([2 * vectors_AD, vectors_AD.new_zeros(len(vectors_AD), width)], dim=1)
-        index = Exact()
-        index.build(vectors_AD)
-        return index
 
     # Queries
 
@@ -142,16 +132,30 @@ class Predictor:
         rankings = {}
         for name in names:
             refuse_non_finite(vectors[name], "query", first)
-            rankings[name] = self._look_up(name, vectors[name], filter_NL, k)
+            rankings[name] = self._look_up(name, vectors, filter_NL, k)
         return rankings
 
-    def _look_up(self, search: str, q_ND: Tensor, filter_NL: sp.csr_array, k: int) -> Ranking:
-        ranking = look_up(self.index(search), q_ND, filter_NL, k)
+    def _look_up(self, search: str, vectors: Mapping[str, Tensor], filter_NL: sp.csr_array, k: int) -> Ranking:
+        ranking = look_up(self.index(search), vectors[search], filter_NL, k)
         if self._added_AD is None:
             return ranking
-        added = look_up(self._added_index(search), q_ND, no_pairs(len(q_ND), len(self._added_AD)), k)
+        if search == "clf":
+            raise ConfigError(Problem("--add-labels", "the classifier head has no rows for them", "use --head de"))
+        index = Exact()
+        index.build(self._added_AD)
+        added = look_up(index, vectors["de"], no_pairs(len(vectors["de"]), len(self._added_AD)), k)
         ids_NK = np.where(added.ids_NK < 0, -1, added.ids_NK + self.trained_labels)
-        return merged(ranking, Ranking(ids_NK, added.scores_NK))
+        scores_NK = added.scores_NK + (self._classifier_guess(vectors) if search == COMBINED else 0)
+        return merged(ranking, Ranking(ids_NK, scores_NK))
+
+    def _classifier_guess(self, vectors: Mapping[str, Tensor]) -> NDArray[np.float32]:
+        """[N, 1] what stands for the classifier's cosine of an added label: the mean over the nearest others."""
+        nearest_NK, _ = self.index("de").search(vectors["de"], min(NEAREST, self.trained_labels))
+        z_NKD = self.vectors("clf")[nearest_NK.clamp(min=0)]
+        cosines_NK = torch.einsum("nd,nkd->nk", vectors["clf"], z_NKD)
+        found_NK = nearest_NK >= 0
+        mean_N = (cosines_NK * found_NK).sum(dim=1) / found_NK.sum(dim=1).clamp(min=1)
+        return mean_N[:, None].cpu().numpy()
 
     def answer(self, texts: Iterable[str], k: int, search: str) -> Iterator[tuple[list[str], Ranking]]:
         """(texts, their ranking) block by block: neither all texts nor all rankings are held."""
