@@ -25,7 +25,8 @@ from xmclab.config import resolve
 from xmclab.plugins import default_registry
 from xmclab.train.run import run
 
-SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "sampler.batch_size=512", "epochs=1", "evaluate.baselines=off"]
+SMALL = ["data=tiny", "sampler.batch_size=512", "epochs=1", "evaluate.baselines=off"]
+BAG = ("encoder=bag", "encoder.dim=16")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -85,8 +86,8 @@ def letters() -> Letters:
 def train() -> Callable[..., Path]:
     """Train a small model: (folder, overrides) to the run folder."""
 
-    def train_small(folder: Path, *overrides: str) -> Path:
-        config = resolve([*SMALL, *overrides], default_registry())
+    def train_small(folder: Path, *overrides: str, encoder: Sequence[str] = BAG) -> Path:
+        config = resolve([*SMALL, *encoder, *overrides], default_registry())
         return run(config, default_registry(), folder, Console(quiet=True)).folder
 
     return train_small

@@ -49,9 +49,10 @@ def new_folder(path: Path, where: str) -> Iterator[Path]:
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
             yield temporary
-            for file in temporary.rglob("*"):
-                _sync(file)
-            temporary.chmod(0o777 & ~_umask())
+            mask = _umask()
+            for path_inside in (temporary, *temporary.rglob("*")):
+                path_inside.chmod((0o777 if path_inside.is_dir() else 0o666) & ~mask)
+                _sync(path_inside)
             os.replace(temporary, path)
             _sync(path.parent)
         except BaseException:

@@ -43,7 +43,15 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return calls
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["parts", "-h"], ["--version"], ["recipes"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["recipes"],
+        *([name, "-h"] for name in ("run", "parts", "predict", "score", "export")),
+    ],
+)
 def test_light_commands_do_not_import_torch(arguments: list[str]) -> None:
     code = (
         f"import sys; sys.argv = ['xmclab', *{arguments!r}]\n"

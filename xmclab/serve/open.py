@@ -7,6 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from xmclab.plugins import Registry
+from xmclab.serve.export import MANIFEST, load_export
 from xmclab.serve.predictor import Predictor
 from xmclab.train.store import load_labels, load_model
 from xmclab.train.trainer import pick_device
@@ -17,6 +18,8 @@ WITHOUT_TRAINING = ("loss=ds", "reduction=psl", "sampler=random", "miner=none", 
 
 def open_predictor(folder: Path, registry: Registry, device: str = "auto") -> Predictor:
     """The model of a run folder, or of an export."""
+    if (folder / MANIFEST).is_file():
+        return load_export(folder, registry, pick_device(device), (*WITHOUT_TRAINING, f"device={device}"))
     config, model = load_model(folder, registry, *WITHOUT_TRAINING, f"device={device}")
     labels = load_labels(folder)
     model.to(pick_device(device))
