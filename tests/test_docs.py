@@ -37,7 +37,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 QUICK = ["data=tiny", "epochs=1", "evaluate.baselines=off"]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"^`([\w./-]+)`:$")
-FILE_KINDS = {"python": ".py", "yaml": ".yaml", "json": ".json", "toml": ".toml", "text": ".txt"}
+FILE_KINDS = {"python": ".py", "yaml": ".yaml", "json": ".json", "toml": ".toml", "text": ".txt", "csv": ".csv"}
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
@@ -166,8 +166,7 @@ def is_listing(arguments: list[str]) -> bool:
 
 
 def xmclab(arguments: list[str]) -> int:
-    if not is_listing(arguments):
-        assert arguments[0] == "run"
+    if arguments[0] == "run" and not is_listing(arguments):
         arguments = ["run", *QUICK, *arguments[1:]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["xmclab", *arguments])

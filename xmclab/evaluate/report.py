@@ -35,7 +35,8 @@ def print_table(console: Console, title: str, searches: Scores, baselines: Score
 def print_scores(console: Console, title: str, scores: FullScores) -> None:
     """The metrics with their intervals, then what the labels of each group bring to them."""
     columns = [name for name in COLUMNS if name in scores.metrics]
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    console.print(title, highlight=False, markup=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("labels", no_wrap=True)
     for column in ("number", *columns):
         table.add_column(column, justify="right", no_wrap=True)
