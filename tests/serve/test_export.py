@@ -99,6 +99,11 @@ def test_an_export_has_the_metrics_of_its_run(pair: tuple[Path, Path]) -> None:
         assert found[search] == pytest.approx(expected[search], abs=1e-9)
 
 
+def test_the_metrics_of_a_transformer_are_found_again_to_the_last_digit(bert_run: Path) -> None:
+    found = evaluate_folder(bert_run, None, default_registry(), "cpu", print).metrics
+    assert found == json.loads((bert_run / "result.json").read_text())["metrics"]
+
+
 def test_an_export_ranks_new_labels(pair: tuple[Path, Path]) -> None:
     run, exported = (load(folder) for folder in pair)
     for predictor in (run, exported):

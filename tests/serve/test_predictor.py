@@ -140,6 +140,14 @@ def test_a_truncated_file_is_named(small_run: Path, tmp_path: Path, name: str) -
         open_predictor(folder, default_registry(), "cpu")
 
 
+def test_a_label_too_few_is_noticed(small_run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(small_run, tmp_path / "run")
+    lines = (folder / "labels.jsonl").read_text().splitlines(keepends=True)
+    (folder / "labels.jsonl").write_text("".join(lines[:-1]))
+    with pytest.raises(StorageError, match="921 labels, the model has 922"):
+        open_predictor(folder, default_registry(), "cpu")
+
+
 def test_vectors_that_are_not_finite_are_refused_with_their_rows(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -229,7 +229,7 @@ def _ranking_of_arrays(
         raise DataError(Problem(where, f"has {len(indices):,} rows, the truth has {shape[0]:,}"))
     ids_NK = indices.astype(np.int64)
     _refuse(path, (ids_NK < -1) | (ids_NK >= shape[1]), f"an index out of range ({shape[1]} labels, from 0)")
-    blocks = (ids_NK[start : start + LINES] for start in range(0, max(len(ids_NK), 1), LINES))
+    blocks = (indices[start : start + LINES] for start in range(0, max(len(indices), 1), LINES))
     _refuse(path, np.concatenate([_repeats(block) for block in blocks]), "a label twice")
     if scores is None:
         places_NK = np.broadcast_to(-np.arange(ids_NK.shape[1], dtype=np.float32), ids_NK.shape)
@@ -251,7 +251,7 @@ def _refuse_repeated(path: Path, matrix: sp.csr_array) -> None:
     _refuse(path, np.isin(np.arange(matrix.shape[0]), rows[1:][again]), "a label twice")
 
 
-def _repeats(ids_QK: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _repeats(ids_QK: NDArray[Any]) -> NDArray[np.bool_]:
     """[Q] whether a row has a label twice."""
     ordered = np.sort(ids_QK, axis=1)
     repeats: NDArray[np.bool_] = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from torch import Tensor
 
+from xmclab.errors import Problem, StorageError
 from xmclab.plugins import Registry
 from xmclab.serve.export import MANIFEST, load_export
 from xmclab.serve.predictor import Predictor
-from xmclab.train.store import load_labels, load_model
+from xmclab.train.store import LABELS, load_labels, load_model
 from xmclab.train.trainer import pick_device
 
 # What only training needs is replaced by built-in parts, so that its plugins need not be at hand.
@@ -22,6 +23,9 @@ def open_predictor(folder: Path, registry: Registry, device: str = "auto") -> Pr
         return load_export(folder, registry, pick_device(device), (*WITHOUT_TRAINING, f"device={device}"))
     config, model = load_model(folder, registry, *WITHOUT_TRAINING, f"device={device}")
     labels = load_labels(folder)
+    if len(labels) != model.num_labels:
+        counts = f"{len(labels)} labels, the model has {model.num_labels}"
+        raise StorageError(Problem(str(folder / LABELS), f"damaged: {counts}"))
     model.to(pick_device(device))
     chunk = config.settings.encode.search_chunk
 
