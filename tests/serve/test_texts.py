@@ -91,18 +91,19 @@ def test_half_a_surrogate_pair_is_no_text(tmp_path: Path) -> None:
         TextFile(tmp_path / "q.jsonl").check()
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("none.txt", None, "cannot be read: No such file"),
-        ("empty.txt", b"", "no text in it"),
-        ("header.csv", b"query\n", "no text in it"),
-        ("quote.csv", b'query,id\n"open,1\n', "unexpected end of data"),
-        ("cut.txt.gz", gzip.compress(b"red\n" * 1000)[:-12], "damaged archive"),
-        ("no.txt.gz", b"red\n", "damaged archive"),
-    ],
-)
-def test_a_file_that_is_bad_as_a_whole(tmp_path: Path, name: str, content: bytes | None, message: str) -> None:
+BAD_FILES = {
+    "none.txt": (None, "cannot be read: No such file"),
+    "empty.txt": (b"", "no text in it"),
+    "header.csv": (b"query\n", "no text in it"),
+    "quote.csv": (b'query,id\n"open,1\n', "unexpected end of data"),
+    "cut.txt.gz": (gzip.compress(b"red\n" * 1000)[:-12], "damaged archive"),
+    "no.txt.gz": (b"red\n", "damaged archive"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_FILES)
+def test_a_file_that_is_bad_as_a_whole(tmp_path: Path, name: str) -> None:
+    content, message = BAD_FILES[name]
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
