@@ -3,8 +3,8 @@
 How a page is written, so that it can be run from top to bottom in an empty folder:
 - A ```console block holds commands behind `$ ` and what they print. Compared are lines that start with `error: `
   (exactly the errors of the command above them; a command without such lines must succeed), the number below
-  `$ echo $?`, and the words of each line of a listing (`xmclab parts`, `recipes`, `--why`, `--dry-run`), which may
-  leave lines out by `...`. The numbers of a training run are not. `/home/you` stands for the reader's folder.
+  `$ echo $?`, and the words of each line of a listing (`xmclab parts`, `recipes`, `data`, `--why`, `--dry-run`), which
+  may leave lines out by `...`. The numbers of a training run are not. `/home/you` stands for the reader's folder.
 - A block below a line that is just a file name in backticks and a colon (`my_loss.py`:) is a file that one makes.
 - Any other ```python block is executed, one after the other in one namespace. ```text blocks are only read.
 - `examples/` is at hand. `xmclab run` starts from `QUICK`, so what the page itself says wins. `encoder.model=minilm`
@@ -162,7 +162,7 @@ def variables(settings: list[str]) -> Iterator[None]:
 
 
 def is_listing(arguments: list[str]) -> bool:
-    return arguments[0] in ("parts", "recipes") or bool({"--why", "--dry-run"} & set(arguments))
+    return arguments[0] in ("parts", "recipes", "data") or bool({"--why", "--dry-run"} & set(arguments))
 
 
 def xmclab(arguments: list[str]) -> int:
@@ -337,3 +337,7 @@ def test_the_table_of_exit_codes_agrees_with_the_errors() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, XmclabError)]
     real = {kind.__name__: str(kind.exit_code) for kind in kinds if kind is not XmclabError}
     assert {error: code for code, error, _ in rows if error} == real
+
+
+def test_the_table_of_layouts_has_every_reader() -> None:
+    assert {row[0] for row in table("data.md", "readers")[1]} == set(default_registry().names("reader"))

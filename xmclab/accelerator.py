@@ -1,22 +1,30 @@
-"""Loops compiled by numba, where it is installed; the numpy versions beside them give the same numbers, bit for bit.
+"""Loops compiled by numba, where it is installed; the versions beside them in numpy or torch give the same numbers.
 
-Modules of compiled loops are imported at their first use, never at start-up.
+The same bit for bit where random draws or metrics are at stake, within rounding where torch has its own exponentials
+(`fused`). Modules of compiled loops are imported at their first use, never at start-up.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Function = TypeVar("Function", bound=Callable[..., object])
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
-WORTH_LOADING = 100_000  # entries of a sparse matrix: below, numpy is done before numba is imported
+WORTH_LOADING = 100_000  # entries: below, numpy is done before numba is imported
 
 
 def accelerated(entries: int) -> bool:
-    """Whether compiled loops should work on a matrix of so many entries."""
+    """Whether compiled loops should work on so many entries."""
     return entries >= WORTH_LOADING and numba_works()
 
 
@@ -32,9 +40,39 @@ def numba_works() -> bool:
 
 def jit(function: Function) -> Function:
     """Compile at the first call, free of the interpreter's lock; keep the code on disk where that can be written."""
-    njit = importlib.import_module("numba").njit
-    try:
-        compiled: Function = njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # no folder for the cache
-        compiled = njit(nogil=True)(function)
+    return jit_with()(function)
+
+
+def jit_with(**options: Any) -> Callable[[Function], Function]:
+    """`jit` with options of numba's."""
+
+    def compiled(function: Function) -> Function:
+        njit = importlib.import_module("numba").njit
+        result: Function
+        try:
+            result = njit(nogil=True, cache=True, **options)(function)
+        except RuntimeError:  # no folder for the cache
+            result = njit(nogil=True, **options)(function)
+        return result
+
     return compiled
+
+
+def in_threads(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """`map`, in as many threads as torch uses: for compiled loops, which are free of the interpreter's lock."""
+    threads = min(importlib.import_module("torch").get_num_threads(), len(items))
+    shares = [items[len(items) * n // threads : len(items) * (n + 1) // threads] for n in range(threads)]
+    # The caller takes a share itself: one thread less to wake.
+    others = [_pool(threads - 1).submit(lambda share: list(map(work, share)), share) for share in shares[1:]]
+    return [*map(work, shares[0]), *(result for other in others for result in other.result())]
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="xmclab-loops")
+
+
+def fused_for(x: Tensor) -> ModuleType | None:
+    """The compiled passes over matrices, `xmclab.fused`, if this is a matrix for them."""
+    of_ours = x.device.type == "cpu" and x.dtype.itemsize == 4 and x.is_floating_point() and x.is_contiguous()
+    return importlib.import_module("xmclab.fused") if of_ours and accelerated(x.numel()) else None

@@ -225,14 +225,14 @@ class BinaryLoss(Loss):
     closed_form = "of_negatives"
 
     def of_negatives(self, s_QP: Tensor) -> tuple[Tensor, Tensor]:
-        """Optional: the sum of `terms` over cells whose target is 0, and its gradient (a new matrix).
+        """Optional: the sum of `terms` over cells whose target is 0, and its gradient.
 
-        A score of -inf, an absent candidate, adds 0 to either.
+        A score of -inf, an absent candidate, adds 0 to either. The gradient may be written over the scores.
         """
         raise NotImplementedError(f"{type(self).__name__} has no closed form")
 
     def of_negative_odds(self, e_QP: Tensor) -> tuple[Tensor, Tensor]:
-        """The same from the exponentials of the scores, which may be at hand; override it if that is faster."""
+        """The same from the exponentials of the scores, which are kept; override it if that is faster."""
         return self.of_negatives(e_QP.log())
 
 
@@ -403,7 +403,7 @@ class Reader(ABC):
 
     @abstractmethod
     def matches(self, folder: Path) -> bool:
-        """Whether the folder looks like this format."""
+        """Whether the folder (or the single file) looks like this format."""
 
     @abstractmethod
     def read(self, folder: Path) -> Dataset:

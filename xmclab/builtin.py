@@ -29,6 +29,10 @@ def xmclab_parts() -> list[PartRef]:
         part("index", "exact", "xmclab.indexes.exact:Exact"),
         part("index", "faiss", "xmclab.indexes.faiss:Faiss"),
         part("reader", "lf_json", "xmclab.data.lf_json:LabelFeatureJson"),
+        part("reader", "raw_text", "xmclab.data.raw_text:RawText"),
+        part("reader", "dexml", "xmclab.data.dexml:Dexml"),
+        part("reader", "pecos", "xmclab.data.pecos:Pecos"),
+        part("reader", "table", "xmclab.data.table:Table"),
         part("tracker", "jsonl", "xmclab.train.trackers:JsonLines"),
     ]
 

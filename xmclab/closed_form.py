@@ -17,10 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import Tensor
 
+from xmclab.accelerator import fused_for
 from xmclab.api import BinaryLoss, Loss, MultiClassLoss, Pairs
 from xmclab.truth import Truth
 
@@ -53,13 +55,14 @@ class ClosedForm:
     def __init__(self, fill: Fill, truth: Truth, parts: Sequence[Part], dtype: torch.dtype, bound: float) -> None:
         """`bound`: of the absolute scores that `fill` writes, already divided by the temperature; inf if unknown."""
         self.fill, self.truth, self.parts = fill, truth, parts
+        self.binary = {index: part.loss for index, part in enumerate(parts) if isinstance(part.loss, BinaryLoss)}
         queries, labels = truth.shape
         self.rows = queries if queries * labels <= CELLS_KEPT else max(1, CELLS_OF_BLOCK // labels)
         # The spare row takes what the lists say of other blocks.
         self.memory_BP = torch.empty(self.rows + 1, labels, dtype=dtype, device=truth.row_E.device)
         self.start = -1  # first row of the block in memory
         self.s_E = self.memory_BP.new_zeros(len(truth.row_E))
-        self.negatives = (_BoundedScores if bound <= MAX_EXPONENT else _AnyScores)(truth.shape, self.memory_BP)
+        self.negatives = _negatives(truth.shape, self.memory_BP, bound)
 
     def gradients(self, values: list[Tensor]) -> Iterator[tuple[slice, Tensor]]:
         """(rows, G_BP) of every block, in memory that the next one overwrites; at the end appends the parts' values."""
@@ -73,12 +76,19 @@ class ClosedForm:
             rows, s_BP = self._load(start)
             if start == 0 or not competing:  # cells that stand alone need no scores but those of this block
                 of_pairs, gradient_E = self._lists()
-            for at, s_RP in _slices(rows, s_BP):
+            for at, s_RP in self._slices(rows, s_BP):
                 self._to_gradient(s_RP, at, competing, of_cells)
             self.memory_BP.index_put_((self._places(self.truth.row_E), self.truth.column_E), gradient_E)
             self.start = -1
             yield rows, s_BP
         values += [pairs + cells for pairs, cells in zip(of_pairs, of_cells, strict=True)]
+
+    def _slices(self, rows: slice, s_BP: Tensor) -> Iterator[tuple[slice, Tensor]]:
+        """A block in pieces for `_to_gradient`; compiled passes cut it themselves, but copies must be small."""
+        if not isinstance(self.negatives, _CompiledScores):
+            return _slices(rows, s_BP)
+        in_place = not self.binary or len(self.parts) == 1
+        return _slices(rows, s_BP, s_BP.numel() if in_place else 2 * CELLS_OF_SLICE)
 
     def _load(self, start: int) -> tuple[slice, Tensor]:
         """A block of scores with positives and ignored pairs cut out, as `self.negatives` wants it."""
@@ -119,11 +129,11 @@ class ClosedForm:
     def _to_gradient(self, s_RP: Tensor, rows: slice, competing: bool, of_cells: list[Tensor]) -> None:
         """Overwrite scores with the gradient; adds to the values of binary parts."""
         binary = []
-        for index, part in enumerate(self.parts):
-            if isinstance(part.loss, BinaryLoss):
-                value, slope_RP = self.negatives.value_and_grad(part.loss, s_RP)
-                of_cells[index] = of_cells[index] + part.cell_weight * value
-                binary.append((slope_RP, part.scale * part.cell_weight))
+        for index, loss in self.binary.items():
+            part, keep = self.parts[index], competing or index < max(self.binary)
+            value, slope_RP = self.negatives.value_and_grad(loss, s_RP, keep)
+            of_cells[index] = of_cells[index] + part.cell_weight * value
+            binary.append((slope_RP, part.scale * part.cell_weight))
         if competing:
             self.negatives.weigh(s_RP, rows)
         else:
@@ -142,10 +152,10 @@ def sum_over_pairs(part: Part, s_E: Tensor) -> tuple[Tensor, Tensor]:
     return value.detach(), slope_E
 
 
-def _slices(rows: slice, s_BP: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """A block in pieces that fit the cache, with the rows of each."""
+def _slices(rows: slice, s_BP: Tensor, cells: int = 0) -> Iterator[tuple[slice, Tensor]]:
+    """A block in pieces of so many cells (0: that fit the cache), with the rows of each."""
     start = rows.start
-    for s_RP in s_BP.split(max(1, CELLS_OF_SLICE // s_BP.shape[1])):
+    for s_RP in s_BP.split(max(1, (cells or CELLS_OF_SLICE) // s_BP.shape[1])):
         yield slice(start, start + len(s_RP)), s_RP
         start += len(s_RP)
 
@@ -156,6 +166,12 @@ def _log_sum_exp(s_RP: Tensor, dim: int) -> Tensor:
     e_RP = (s_RP - top).exp_()
     ones = s_RP.new_ones(s_RP.shape[dim])
     return top.squeeze(dim) + (e_RP @ ones if dim == 1 else ones @ e_RP).log()
+
+
+def _negatives(shape: tuple[int, int], memory_BP: Tensor, bound: float) -> _BoundedScores | _AnyScores:
+    if fused := fused_for(memory_BP):
+        return _CompiledScores(shape, memory_BP, fused)
+    return (_BoundedScores if bound <= MAX_EXPONENT else _AnyScores)(shape, memory_BP)
 
 
 class _BoundedScores:
@@ -184,7 +200,7 @@ class _BoundedScores:
     def weigh(self, e_RP: Tensor, rows: slice) -> None:
         e_RP.mul_(self.a_Q1[rows] + self.b_P)
 
-    def value_and_grad(self, loss: BinaryLoss, e_RP: Tensor) -> tuple[Tensor, Tensor]:
+    def value_and_grad(self, loss: BinaryLoss, e_RP: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
         return loss.of_negative_odds(e_RP)
 
 
@@ -206,12 +222,28 @@ class _AnyScores:
         return self.row_Q, self.column_P
 
     def set_slopes(self, slope_Q: Tensor, slope_P: Tensor) -> None:
-        self.slope_Q1, self.slope_P = slope_Q.unsqueeze(1), slope_P
+        self.slope_Q, self.slope_P = slope_Q, slope_P
 
     def weigh(self, s_RP: Tensor, rows: slice) -> None:
         lowest = torch.finfo(s_RP.dtype).min  # -inf - -inf would be no number
-        by_query_RP = (s_RP - self.row_Q[rows].clamp(min=lowest).unsqueeze(1)).exp_().mul_(self.slope_Q1[rows])
+        by_query_RP = (s_RP - self.row_Q[rows].clamp(min=lowest).unsqueeze(1)).exp_()
+        by_query_RP.mul_(self.slope_Q[rows].unsqueeze(1))
         s_RP.sub_(self.column_P.clamp(min=lowest)).exp_().mul_(self.slope_P).add_(by_query_RP)
 
-    def value_and_grad(self, loss: BinaryLoss, s_RP: Tensor) -> tuple[Tensor, Tensor]:
-        return loss.of_negatives(s_RP)
+    def value_and_grad(self, loss: BinaryLoss, s_RP: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
+        return loss.of_negatives(s_RP.clone() if keep else s_RP)
+
+
+class _CompiledScores(_AnyScores):
+    """The same in compiled passes, with one exponential for both directions where scores are near each other."""
+
+    def __init__(self, shape: tuple[int, int], like: Tensor, fused: ModuleType) -> None:
+        super().__init__(shape, like)
+        self.fused = fused
+
+    def add(self, rows: slice, s_BP: Tensor) -> None:
+        self.row_Q[rows], column_P = self.fused.log_sums(s_BP)
+        self.column_P = torch.logaddexp(self.column_P, column_P)
+
+    def weigh(self, s_RP: Tensor, rows: slice) -> None:
+        self.fused.weigh_(s_RP, self.row_Q[rows], self.slope_Q[rows], self.column_P, self.slope_P)

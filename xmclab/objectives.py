@@ -165,7 +165,7 @@ class Objective:
                 sums.append(TermSum(term, "q2l", term.weight * self.q2l_share, temperature, truth, weight_P))
             if self.q2l_share < 1:
                 share = term.weight * (1 - self.q2l_share)
-                sums.append(TermSum(term, "l2q", share, temperature, truth.transposed(), weight_P))
+                sums.append(TermSum(term, "l2q", share, temperature, truth.transposed, weight_P))
         return sums
 
 
@@ -314,9 +314,12 @@ class _OfScores(torch.autograd.Function):
         return gradient_QP * upstream[0], None, None, None
 
 
-def _add_product(total_AD: Tensor, g_AB: Tensor, x_BD: Tensor) -> None:
+def _add_product(total_AD: Tensor, g_AB: Tensor, x_BD: Tensor, first: bool) -> None:
+    """Add to the total; at first it holds nothing yet."""
     if total_AD.dtype == g_AB.dtype:
-        total_AD.addmm_(g_AB, x_BD)
+        torch.addmm(total_AD, g_AB, x_BD, beta=0 if first else 1, out=total_AD)
+    elif first:
+        total_AD.copy_(g_AB @ x_BD)
     else:
         total_AD.add_(g_AB @ x_BD)
 
@@ -330,8 +333,8 @@ class _OfVectors(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         found: dict[int, Tensor] = {}
         dtype = _reduced_in(q_QD.dtype)
-        dq_QD, dz_PD = (torch.zeros_like(x_XD, dtype=dtype) for x_XD in (q_QD, z_PD))
-        for temperature, group in _by_temperature(sums):
+        dq_QD, dz_PD = (torch.empty_like(x_XD, dtype=dtype) for x_XD in (q_QD, z_PD))
+        for number, (temperature, group) in enumerate(_by_temperature(sums)):
 
             def fill(rows: slice, out_BP: Tensor, scale: float = 1 / temperature) -> None:
                 if out_BP.dtype == q_QD.dtype:
@@ -343,8 +346,8 @@ class _OfVectors(torch.autograd.Function):
             form = ClosedForm(fill, truth, [part.part(dtype) for part in group], dtype, bound / temperature)
             for rows, gradient_BP in form.gradients(values):
                 g_BP = gradient_BP.to(q_QD.dtype)
-                _add_product(dq_QD[rows], g_BP, z_PD)
-                _add_product(dz_PD, g_BP.T, q_QD[rows])
+                _add_product(dq_QD[rows], g_BP, z_PD, first=number == 0)
+                _add_product(dz_PD, g_BP.T, q_QD[rows], first=number == 0 and rows.start == 0)
             found |= {id(part): value for part, value in zip(group, values, strict=True)}
         ctx.save_for_backward(dq_QD.to(q_QD.dtype), dz_PD.to(q_QD.dtype))
         return _outputs(ctx, sums, found)

@@ -12,8 +12,14 @@ from xmclab.options import option
 class DataSettings:
     """`data=NAME_OR_FOLDER`."""
 
-    source: str = option("debian", "an embedded set (debian, tiny) or a folder; set as `data=...`")
+    source: str = option("debian", "an embedded set (debian, tiny), a folder or a table; set as `data=...`")
     text: Literal["title", "title+content"] = option("title", "which text of a query or label the model reads")
+    reader: str = option("auto", "who reads the files; auto: the one reader that knows them")
+    merge_same_text: bool = option(False, "labels of the same text are never each other's negatives")
+    query: str = option("", "tables: column of the query text; empty: query, title or text")
+    labels: str = option("", "tables: column of the labels; empty: labels, label, targets or tags")
+    separator: str = option("", "tables: between the labels of a cell; empty: the first of | ; , that a cell has")
+    test_share: float = option(0.1, "tables: share of the queries held out if there is no test table", gt=0, lt=1)
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,7 @@ class Settings:
     )
     compile: bool = option(False, "run the encoder through torch.compile")
     deterministic: bool = option(True, "use torch's deterministic algorithms: the same numbers every time")
+    profile: bool = option(False, "say at the end where the time of a step went")
     data: DataSettings = field(default_factory=DataSettings)
     pool: PoolSettings = field(default_factory=PoolSettings)
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import mmap
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -10,10 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from xmclab.accelerator import accelerated
+
 TableOptimizer = Literal["adamw", "adagrad", "sgd"]
 TableDtype = Literal["float32", "bfloat16"]
 TINY = 1e-30  # a decay beyond everything still leaves a factor to divide by
 SMALLEST_SCALE = 2.0**-10  # rows are scaled anew below it, far from where numbers lose digits
+WORTH_LARGE_PAGES = 1 << 24  # bytes
 
 Rows = Tensor | slice  # distinct ids, or a block of neighbours
 
@@ -40,7 +45,7 @@ class RowTable(nn.Module):
         super().__init__()
         self.lr = lr
         self.optimizer: TableOptimizer = optimizer
-        self.weight = nn.Parameter(torch.empty(rows, width, dtype=getattr(torch, dtype)))
+        self.weight = nn.Parameter(in_large_pages(torch.empty(rows, width, dtype=getattr(torch, dtype))))
         if dtype == "bfloat16" and hasattr(self.weight, "grad_dtype"):  # older versions of torch round the gradient
             self.weight.grad_dtype = torch.float32
         self.scale = 1.0
@@ -71,14 +76,28 @@ class _Lookup(torch.autograd.Function):
     def forward(ctx: Any, weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
         ctx.save_for_backward(ids_P)
         ctx.shape = weight.shape
-        rows_PD = widened(weight.index_select(0, ids_P))
-        return rows_PD if scale == 1.0 else rows_PD.mul_(scale)
+        return gather(weight, ids_P, scale)
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, g_PD: Tensor) -> tuple[Tensor, None, None]:
         (ids_P,) = ctx.saved_tensors
-        return torch.sparse_coo_tensor(ids_P.unsqueeze(0), g_PD, ctx.shape, check_invariants=False), None, None
+        return sparse_gradient(ids_P, g_PD, ctx.shape), None, None
+
+
+def gather(weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
+    """scale * weight[ids], in float32 at the least."""
+    if compiled(weight) and weight.dtype != torch.bfloat16:
+        from xmclab import table_loops
+
+        return table_loops.gather(weight, ids_P, scale)
+    rows_PD = widened(weight.index_select(0, ids_P))
+    return rows_PD if scale == 1.0 else rows_PD.mul_(scale)
+
+
+def sparse_gradient(ids_P: Tensor, g_PD: Tensor, shape: torch.Size) -> Tensor:
+    """The gradient of a table from that of some of its rows."""
+    return torch.sparse_coo_tensor(ids_P.unsqueeze(0), g_PD, shape, check_invariants=False)
 
 
 def merged(gradient: Tensor) -> Tensor:
@@ -86,10 +105,11 @@ def merged(gradient: Tensor) -> Tensor:
     # Sorting has no meaning on the meta device, which only follows shapes and devices.
     if gradient.is_meta or gradient.is_coalesced():
         return gradient
-    ids_P = gradient._indices()[0]
     # One lookup of ascending ids, as of a pool, needs no sorting. Other devices would have to be waited for.
-    if gradient.device.type == "cpu" and bool((ids_P[1:] > ids_P[:-1]).all()):
-        return gradient._coalesced_(True)
+    if gradient.device.type == "cpu":
+        ids_P = gradient._indices()[0].numpy()
+        if (ids_P[1:] > ids_P[:-1]).all():
+            return gradient._coalesced_(True)
     return gradient.coalesce()
 
 
@@ -149,42 +169,76 @@ class RowOptimizer(torch.optim.Optimizer):
         return max(1.0 - float(group["lr"]) * float(group["decay"]), TINY)
 
     def _update(self, group: dict[str, Any], table: RowTable, rows: Rows, g_PD: Tensor, decay: float) -> None:
-        weight = table.weight
-        change_PD = self._change(group, table, rows, g_PD)
-        if weight.dtype != torch.bfloat16 and isinstance(rows, Tensor):
-            weight.index_add_(0, rows, change_PD)
-            return
-        rows_PD = read(weight, rows)
-        values_PD = widened(rows_PD).mul_(decay).add_(change_PD)
-        if weight.dtype == torch.bfloat16:
-            write(weight, rows, rows_PD.copy_(rounded_at_random(values_PD)))
-
-    def _change(self, group: dict[str, Any], table: RowTable, rows: Rows, g_PD: Tensor) -> Tensor:
-        """What is added to these rows of the weight; advances their state."""
-        rule, state, lr = table.optimizer, self.state[table.weight], group["lr"] / table.scale
-        change_PD: Tensor
-        if rule == "sgd":
-            change_PD = g_PD * -lr
-            return change_PD
-        if rule == "adagrad":
+        weight, state, g_PD = table.weight, self.state[table.weight], widened(g_PD)
+        lr = group["lr"] / table.scale
+        if table.optimizer == "sgd":
+            add(weight, rows, g_PD, decay, g_PD.new_full((len(g_PD),), -lr))
+        elif table.optimizer == "adagrad":
             if "sum" not in state:
-                state["sum"] = g_PD.new_zeros(len(table.weight))
+                state["sum"] = g_PD.new_zeros(len(weight))
             total_P = read(state["sum"], rows).add_(g_PD.square().mean(dim=1))
             write(state["sum"], rows, total_P)
-            change_PD = g_PD * (-lr / (total_P.sqrt() + group["eps"])).unsqueeze(1)
-            return change_PD
-        if "moments" not in state:  # side by side, so that a row of both is one place in memory
-            state["moments"] = g_PD.new_zeros(len(table.weight), 2, g_PD.shape[1])
-        moments_P2D = read(state["moments"], rows)
-        mean_PD, square_PD = moments_P2D.unbind(1)
-        beta1, beta2 = group["betas"]
-        mean_PD.lerp_(g_PD, 1 - beta1)
-        square_PD.mul_(beta2).addcmul_(g_PD, g_PD, value=1 - beta2)
-        write(state["moments"], rows, moments_P2D)
-        step = state.get("step", 0) + 1
-        correction1, correction2 = 1 - beta1**step, math.sqrt(1 - beta2**step)
-        spread_PD = square_PD.sqrt().add_(correction2 * group["eps"])
-        return torch.div(mean_PD, spread_PD, out=spread_PD).mul_(-lr * correction2 / correction1)
+            add(weight, rows, g_PD, decay, -lr / (total_P.sqrt() + group["eps"]))
+        else:
+            if "moments" not in state:  # side by side, so that a row of both is one place in memory
+                state["moments"] = in_large_pages(g_PD.new_empty(len(weight), 2, g_PD.shape[1])).zero_()
+            (beta1, beta2), step = group["betas"], state.get("step", 0) + 1
+            correction1, correction2 = 1 - beta1**step, math.sqrt(1 - beta2**step)
+            rates = 1 - beta1, beta2, 1 - beta2, correction2 * group["eps"]
+            add_by_moments(weight, state["moments"], rows, g_PD, rates, decay, -lr * correction2 / correction1)
+
+
+def add(weight: Tensor, rows: Rows, direction_PD: Tensor, decay: float, factor_P: Tensor) -> None:
+    """weight[rows] = decay * weight[rows] + factor * direction"""
+    if compiled(weight):
+        from xmclab import table_loops
+
+        weight, ids_P = listed(rows, weight)
+        table_loops.add(weight, ids_P, direction_PD, decay, factor_P, noise_for(weight, direction_PD))
+        return
+    rows_PD = read(weight, rows)
+    values_PD = widened(rows_PD).mul_(decay).add_(direction_PD * factor_P.unsqueeze(1))
+    write(weight, rows, rows_PD.copy_(rounded_at_random(values_PD)) if weight.dtype == torch.bfloat16 else values_PD)
+
+
+def add_by_moments(
+    weight: Tensor,
+    moments: Tensor,
+    rows: Rows,
+    g_PD: Tensor,
+    rates: tuple[float, float, float, float],
+    decay: float,
+    factor: float,
+) -> None:
+    """Advance the moments of these rows by the rates 1 - beta1, beta2, 1 - beta2; `add` mean / (root + eps)."""
+    if compiled(weight):
+        from xmclab import table_loops
+
+        weight, moments, ids_P = listed(rows, weight, moments)
+        table_loops.add_by_moments(weight, moments, ids_P, g_PD, rates, decay, factor, noise_for(weight, g_PD))
+        return
+    weight1, beta2, weight2, eps = rates
+    moments_P2D = read(moments, rows)
+    mean_PD, square_PD = moments_P2D.unbind(1)
+    mean_PD.lerp_(g_PD, weight1)
+    square_PD.mul_(beta2).addcmul_(g_PD, g_PD, value=weight2)
+    write(moments, rows, moments_P2D)
+    spread_PD = square_PD.sqrt().add_(eps)
+    direction_PD = torch.div(mean_PD, spread_PD, out=spread_PD)
+    add(weight, rows, direction_PD, decay, g_PD.new_full((len(g_PD),), factor))
+
+
+def compiled(table: Tensor) -> bool:
+    """Whether compiled loops work on this table."""
+    return table.device.type == "cpu" and accelerated(table.numel())
+
+
+def listed(rows: Rows, *tables: Tensor) -> tuple[Tensor, ...]:
+    """The tables and the ids of the rows in them; a block becomes a table of its own."""
+    if isinstance(rows, Tensor):
+        return *tables, rows
+    blocks = [read(table, rows) for table in tables]
+    return *blocks, torch.arange(len(blocks[0]))
 
 
 def read(table: Tensor, rows: Rows) -> Tensor:
@@ -198,6 +252,19 @@ def write(table: Tensor, rows: Rows, values: Tensor) -> None:
         table.index_copy_(0, rows, values)
 
 
+def in_large_pages(table: Tensor) -> Tensor:
+    """Ask the system to keep a new table in large pages, so that a row is found without a walk through page tables.
+
+    A hint that only Linux takes, and nothing else depends on.
+    """
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is not None and table.device.type == "cpu" and table.nbytes >= WORTH_LARGE_PAGES:
+        start = -(-table.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = table.data_ptr() + table.nbytes - start
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
+    return table
+
+
 def widened(x: Tensor) -> Tensor:
     """The numbers in float32, or as they are if they have that many digits."""
     return x.float() if x.dtype == torch.bfloat16 else x
@@ -208,6 +275,15 @@ def rounded_at_random(x: Tensor) -> Tensor:
 
     bfloat16 is the upper half of a float32: a random number below the last kept bit is added, and the rest cut off.
     """
-    bits = x.view(torch.int32)
-    bits.add_(torch.randint_like(bits, 1 << 16)).bitwise_and_(-(1 << 16))
+    x.view(torch.int32).add_(random_lower_half(x)).bitwise_and_(-(1 << 16))
     return x.to(torch.bfloat16)
+
+
+def noise_for(weight: Tensor, x_PD: Tensor) -> Tensor | None:
+    """What rounding to the type of the weight takes."""
+    return random_lower_half(x_PD) if weight.dtype == torch.bfloat16 else None
+
+
+def random_lower_half(x: Tensor) -> Tensor:
+    """A random number below 2^16 for each element."""
+    return torch.randint_like(x, 1 << 16, dtype=torch.int32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -59,6 +60,7 @@ class Truth:
         shape, target_E = (y_QP.shape[0], y_QP.shape[1]), known_QP[row_E, column_E]
         return Truth(shape, row_E, column_E, target_E, ignored_row_I, ignored_column_I, per_row, per_column)
 
+    @cached_property
     def transposed(self) -> Truth:
         """The same pairs with anchors and candidates exchanged."""
         return Truth(
@@ -84,11 +86,16 @@ class Truth:
 
     def compact(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """(y_QM, place_E): the targets of each row moved to its left end, and the column that each went to."""
+        place_E = self._place_E
+        y_QM = torch.zeros(self.shape[0], self.most_per_row, dtype=dtype, device=self.row_E.device)
+        return y_QM.index_put_((self.row_E, place_E), self.target_E.to(dtype)), place_E
+
+    @cached_property
+    def _place_E(self) -> Tensor:
+        """The number of each pair among those of its row: computed once for all terms and heads."""
         order_E = self.row_E.argsort(stable=True)
         ones_E = torch.ones_like(self.row_E)
         count_Q = self.row_E.new_zeros(self.shape[0]).index_add_(0, self.row_E, ones_E)
         start_Q = count_Q.cumsum(0) - count_Q
         rank_E = torch.arange(len(self.row_E), device=self.row_E.device) - start_Q[self.row_E[order_E]]
-        place_E = torch.empty_like(rank_E).index_copy_(0, order_E, rank_E)
-        y_QM = torch.zeros(self.shape[0], self.most_per_row, dtype=dtype, device=self.row_E.device)
-        return y_QM.index_put_((self.row_E, place_E), self.target_E.to(dtype)), place_E
+        return torch.empty_like(rank_E).index_copy_(0, order_E, rank_E)

@@ -45,7 +45,7 @@ class SmallBert(torch.nn.Module):
         )
 
     def forward(self, tokens: Tokens, side: str = "query") -> torch.Tensor:
-        return packed.pool(packed.hidden_states(self.network, tokens), tokens, "mean")
+        return packed.encode(self.network, tokens, "mean")
 
 
 def step(encoder: Any, titles: Ragged, chunk: int) -> Callable[[], None]:
@@ -86,7 +86,8 @@ def make_tokenizer_encoder(texts: list[str]) -> HuggingFace:
         vocabulary = Path(folder) / "vocab.txt"
         vocabulary.write_text("\n".join(dict.fromkeys(pieces)), encoding="utf-8")
         BertTokenizerFast(vocab=str(vocabulary)).save_pretrained(folder)
-        BertModel(BertConfig(len(pieces), 8, 1, 1, 8)).save_pretrained(folder)
+        shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+        BertModel(BertConfig(vocab_size=len(pieces), **shape)).save_pretrained(folder)
         encoder = HuggingFace(model=folder)
         encoder.fit(texts)
     return encoder

@@ -55,7 +55,7 @@ def padded_mean(network: Any, tokens: Ragged, width: int) -> Callable[[], Tensor
 
 def packed_mean(network: Any, tokens: Ragged) -> Callable[[], Tensor]:
     inputs = packed.pack(tokens)
-    return lambda: packed.pool(packed.hidden_states(network, inputs), inputs, "mean")
+    return lambda: packed.encode(network, inputs, "mean")
 
 
 def products(network: Any, tokens: int, backward: bool) -> Callable[[], None]:

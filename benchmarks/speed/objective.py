@@ -35,7 +35,7 @@ def vectors(queries: int, labels: int, norm: float = 1.0) -> tuple[Tensor, Tenso
 
 def measured_alone(make: Callable[[int, int], Call], queries: int, labels: int) -> Call:
     """A call whose peak is its own: libraries are loaded by a small one, and what is left over goes to the system."""
-    make(256, 256)()
+    make(512, 256)()
     call = make(queries, labels)
     ctypes.CDLL(None).malloc_trim(0)
     return call

@@ -1,9 +1,10 @@
-"""Goal 9: a whole training step, beside its encoder alone and beside a plain training script."""
+"""Goal 9: a whole training step, beside its encoder alone, a plain training script and sentence-transformers."""
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
-import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from harness import Row, interleaved
 from xmclab.api import Dataset, Split
 from xmclab.config import resolve
 from xmclab.plugins import default_registry
+from xmclab.train.profile import Profile
 from xmclab.train.trainer import Trainer
 
 QUERIES, POOL, PADDED = 1098, 3000, 32
@@ -55,9 +57,9 @@ def save_bert(folder: Path, layers: int, width: int) -> None:
     BertModel(config, add_pooling_layer=False).save_pretrained(folder)
 
 
-def make_trainer(folder: Path, data: Dataset, width: int) -> Trainer:
-    overrides = ["recipe=unidec_paper", f"encoder.model={folder}", "sampler=random", f"sampler.batch_size={QUERIES}"]
-    overrides += ["miner=random", f"pool.cap={POOL}", f"head.de.dim={width}", f"head.clf.dim={width}", "epochs=1"]
+def make_trainer(folder: Path, data: Dataset, width: int, queries: int, pool: int) -> Trainer:
+    overrides = ["recipe=unidec_paper", f"encoder.model={folder}", "sampler=random", f"sampler.batch_size={queries}"]
+    overrides += ["miner=random", f"pool.cap={pool}", f"head.de.dim={width}", f"head.clf.dim={width}", "epochs=1"]
     return Trainer(resolve(overrides, default_registry()), data)
 
 
@@ -100,51 +102,92 @@ class PlainScript:
         self.optimizer.step()
 
 
-def measure_one(data: Dataset, layers: int, width: int, least: float, overhead: float, repeats: int) -> list[Row]:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        save_bert(folder, layers, width)
-        ours, plain = make_trainer(folder, data, width), PlainScript(folder, data, width)
-    rows = ours.sampler.plan(ours.rows_N, 0, None, ours.keys)[0]
-    batch, query_chunks, label_chunks = ours.prepare(0, rows)
-    tensors = ours.on_device(batch, query_chunks, label_chunks)
-    row_ids, label_ids = torch.from_numpy(batch.rows_Q), torch.from_numpy(batch.labels_P)
-    positives = tensors.truth.matrix(torch.float32)
+class SentenceTransformers:
+    """One of its ranking losses in its usual loop: each query with a positive and two more columns of labels.
 
-    def encoder_alone() -> None:
-        for chunks, side in ((query_chunks, "query"), (label_chunks, "label")):
-            for chunk in chunks:
-                ours.model.encoder(chunk, side).sum().backward()
-        ours.model.zero_grad()
+    It encodes as many texts, but has one head, one direction, and no other positives than a query's own.
+    """
 
-    def whole_step() -> None:
-        ours.train_step(0, batch, ours.on_device(batch, query_chunks, label_chunks))
+    def __init__(self, folder: Path, texts: Sequence[str], labels: Sequence[str], cached: bool) -> None:
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer import losses
 
-    ours.model.train()
-    seconds = interleaved({"encoder": encoder_alone, "ours": whole_step}, repeats)
-    started = time.perf_counter()
-    plain.step(row_ids, label_ids, positives)
-    seconds["plain"] = time.perf_counter() - started
-    shape = f"{layers}×{width} encoder, {len(batch.rows_Q)} queries × {len(batch.labels_P)} labels, dim {width}"
-    share = seconds["ours"] / seconds["encoder"] - 1
-    ratio = seconds["plain"] / seconds["ours"]
-    step = f"{seconds['ours']:.2f} s a step"
-    return [
-        Row(
-            9,
-            f"overhead beyond the encoder: {shape}",
-            step,
-            f"encoder alone {seconds['encoder']:.2f} s",
-            share,
-            overhead,
-        ),
-        Row(
-            9, f"whole step: {shape}", step, f"plain script {seconds['plain']:.2f} s ({ratio:.1f}×)", ratio, least, ">="
-        ),
-    ]
+        self.model = SentenceTransformer(str(folder)).train()
+        self.model.max_seq_length = PADDED
+        if cached:
+            self.loss = losses.CachedMultipleNegativesRankingLoss(self.model, mini_batch_size=256)
+        else:
+            self.loss = losses.MultipleNegativesRankingLoss(self.model)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        rows = min(len(texts), len(labels) // 3)
+        self.columns = [list(texts[:rows]), *(list(labels[i * rows : (i + 1) * rows]) for i in range(3))]
+
+    def step(self) -> None:
+        features = [self.model.preprocess(column) for column in self.columns]
+        self.optimizer.zero_grad()
+        self.loss(features, None).backward()
+        self.optimizer.step()
+
+
+class Step:
+    """A step of ours on one batch, and those of the peers on the same texts."""
+
+    def __init__(self, data: Dataset, layers: int, width: int, queries: int = QUERIES, pool: int = POOL) -> None:
+        self.data, self.width = data, width
+        self._folder = tempfile.TemporaryDirectory()
+        self.folder = Path(self._folder.name)
+        save_bert(self.folder, layers, width)
+        self.trainer = make_trainer(self.folder, data, width, queries, pool)
+        rows = self.trainer.sampler.plan(self.trainer.rows_N, 0, None, self.trainer.keys)[0]
+        self.batch, self.query_chunks, self.label_chunks = self.trainer.prepare(0, rows)
+        sizes = f"{len(self.batch.rows_Q)} queries × {len(self.batch.labels_P)} labels"
+        self.shape = f"{layers}×{width} encoder, {sizes}, dim {width}"
+
+    def ours(self) -> None:
+        self.trainer.step(0, self.batch, self.query_chunks, self.label_chunks)
+
+    def peers(self) -> dict[str, Callable[[], None]]:
+        truth = self.trainer.on_device(self.batch, self.query_chunks, self.label_chunks).truth
+        row_ids, label_ids = torch.from_numpy(self.batch.rows_Q), torch.from_numpy(self.batch.labels_P)
+        plain, positives = PlainScript(self.folder, self.data, self.width), truth.matrix(torch.float32)
+        steps: dict[str, Callable[[], None]] = {"plain script": lambda: plain.step(row_ids, label_ids, positives)}
+        if importlib.util.find_spec("sentence_transformers"):
+            texts = [self.data.train.texts[row] for row in self.batch.rows_Q]
+            labels = [self.data.label_texts[label] for label in self.batch.labels_P]
+            for name, cached in (("MultipleNegativesRanking", False), ("CachedMultipleNegativesRanking", True)):
+                steps[f"sentence-transformers {name}"] = SentenceTransformers(self.folder, texts, labels, cached).step
+        return steps
+
+
+def overhead(step: Step, bound: float, repeats: int) -> Row:
+    """What the parts of a step beyond the encoder add to it, in the same steps."""
+    step.ours()
+    profile = step.trainer.profile = Profile(step.trainer.device)
+    for _ in range(repeats):
+        with profile.part("step"):
+            step.ours()
+    step.trainer.profile = Profile(step.trainer.device, on=False)
+    whole = profile.seconds["step"] / repeats
+    encoder = (profile.seconds["encode forward"] + profile.seconds["encode backward"]) / repeats
+    what = f"overhead beyond the encoder: {step.shape}"
+    return Row(9, what, f"{whole:.2f} s a step", f"its encoder {encoder:.2f} s", whole / encoder - 1, bound)
+
+
+def beside_peers(step: Step, least: float, repeats: int) -> list[Row]:
+    seconds = interleaved({"ours": step.ours, **step.peers()}, repeats)
+    ours = seconds.pop("ours")
+    what = f"whole step: {step.shape}"
+    rows = []
+    for name, peer in seconds.items():
+        bound = least if name == "plain script" else 1.0
+        note = "" if len(seconds) > 1 else "; sentence-transformers is not installed"
+        rows.append(Row(9, what, f"{ours:.2f} s a step", f"{name} {peer:.2f} s{note}", peer / ours, bound, ">="))
+    return rows
 
 
 def measure() -> list[Row]:
     data = dataset()
-    small = measure_one(data, 2, 128, least=4.5, overhead=0.05, repeats=5)
-    return small + measure_one(data, 6, 384, least=3.0, overhead=0.01, repeats=2)
+    small, large = Step(data, 2, 128), Step(data, 6, 384)
+    rows = [overhead(small, 0.05, 5), overhead(large, 0.01, 1), *beside_peers(small, 4.5, 2)]
+    # Padded, with autograd's graph, the large encoder needs 30 GB for such a batch: a quarter of it.
+    return rows + beside_peers(Step(data, 6, 384, QUERIES // 4, POOL // 4), 3.0, 1)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
+from xmclab.accelerator import fused_for
 from xmclab.api import BinaryLoss
 
 
@@ -25,7 +26,9 @@ class BinaryCrossEntropy(BinaryLoss):
         return -logsigmoid(-s_QP) - y_QP * s_QP.masked_fill(y_QP == 0, 0)
 
     def of_negatives(self, s_QP: Tensor) -> tuple[Tensor, Tensor]:
-        return softplus(s_QP, threshold=50).sum(), s_QP.sigmoid()  # log(1 + exp(50)) is 50 in float64
+        if fused := fused_for(s_QP):
+            return fused.softplus_to_grad_(s_QP), s_QP
+        return softplus(s_QP, threshold=50).sum(), s_QP.sigmoid_()  # log(1 + exp(50)) is 50 in float64
 
     def of_negative_odds(self, e_QP: Tensor) -> tuple[Tensor, Tensor]:
         value = e_QP.log1p().sum()

@@ -115,7 +115,7 @@ MISTAKES = {
     "no results": (["--text", "x", "-k", "0"], 2, "-k"),
     "unknown format": (["--text", "x", "--format", "xml"], 2, "--format"),
     "two formats": (["--text", "x", "--format", "xmc", "--json"], 2, "--json says otherwise"),
-    "unknown kind of file": (["--input", "x.parquet"], 2, "x.parquet"),
+    "unknown kind of file": (["--input", "x.xml"], 2, "x.xml"),
     "missing file": (["--input", "nowhere.txt"], 3, "nowhere.txt: cannot be read"),
     "missing labels": (["--text", "x", "--add-labels", "nowhere.txt"], 3, "nowhere.txt: cannot be read"),
     "labels for classifiers": (["--text", "x", "--head", "clf", "--add-labels", "more.txt"], 2, "no rows for them"),

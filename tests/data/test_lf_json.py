@@ -171,7 +171,7 @@ def test_all_bad_lines_are_counted_and_five_shown(folder: Path) -> None:
     write_lines(folder / "tst.json.gz", [TEST[0], *["{"] * 3])
     message = error_of(folder)
     assert message.count("not JSON") == 5
-    assert "10 bad lines in all (7 in trn.json.gz, 3 in tst.json.gz), the first 5 are shown" in message
+    assert "10 bad lines in all (7 in trn.json.gz, 3 in tst.json.gz), the first 5 of each kind are shown" in message
 
 
 def test_bad_labels_do_not_make_targets_out_of_range(folder: Path) -> None:
@@ -219,7 +219,8 @@ def test_duplicate_and_empty_texts_and_queries_without_labels(folder: Path, capl
         f"{folder}: trn.json.gz: 1 queries have no label",
         f"{folder}: lbl.json.gz: 1 empty texts (line 5)",
         f"{folder}: trn.json.gz: 1 empty texts (line 3)",
-        f"{folder}: lbl.json.gz: 1 labels have the text of another label",
+        f"{folder}: lbl.json.gz: 1 labels have the text of another label "
+        "(data.merge_same_text=true keeps them from being each other's negatives)",
     ]
 
 

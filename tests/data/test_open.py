@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xmclab.data import open_dataset
-from xmclab.errors import DataError
+from xmclab.config import resolve
+from xmclab.data import open_data, open_dataset
+from xmclab.errors import ConfigError, DataError
 from xmclab.plugins import default_registry
+from xmclab.schema import DataSettings
 
 EMBEDDED = Path(sys.modules["xmclab.data"].__file__ or "").parent / "embedded"
 
@@ -70,9 +73,12 @@ def test_a_name_goes_before_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
     [
         ("debain", r"data=debain: no data set of this name, and no such folder \(did you mean 'debian'\?\)"),
         ("qqqq", r"no data set of this name, and no such folder \(known: debian, tiny\)"),
-        ("./debian/nothing", r"data=\./debian/nothing: no such folder \(data sets known by name: debian, tiny\)"),
+        (
+            "./debian/nothing",
+            r"data=\./debian/nothing: no such folder or file \(data sets known by name: debian, tiny\)",
+        ),
         ("", "no such folder"),
-        (__file__, "a file, not a folder"),
+        (__file__, "a file, and no table"),
     ],
 )
 def test_sources_that_do_not_exist(source: str, message: str) -> None:
@@ -122,3 +128,50 @@ def test_a_plugin_reader_gets_the_folders_it_knows_and_the_text_choice(tmp_path:
 def test_import_does_not_load_torch() -> None:
     code = "import sys, xmclab.data; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def texts_and_json(folder: Path) -> Path:
+    """A folder that two readers know."""
+    shutil.copytree(EMBEDDED / "tiny", folder, dirs_exist_ok=True)
+    for name in ("trn_X.txt", "tst_X.txt", "Y.txt"):
+        (folder / name).write_text("one\n")
+    for name in ("trn_X_Y.txt", "tst_X_Y.txt"):
+        (folder / name).write_text("0:1\n")
+    return folder
+
+
+def test_several_readers_are_a_question(tmp_path: Path) -> None:
+    settings = DataSettings(source=str(texts_and_json(tmp_path)))
+    with pytest.raises(ConfigError, match=r"several readers know these files: lf_json, raw_text") as caught:
+        open_data(settings, default_registry())
+    assert caught.value.exit_code == 2
+    assert "data.reader=lf_json or data.reader=raw_text" in str(caught.value)
+    answer = dataclasses.replace(settings, reader="lf_json")
+    assert open_data(answer, default_registry()).num_labels == 922
+
+
+def test_an_unknown_reader_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.reader: unknown reader 'tabel' \(did you mean 'table'\?\)"):
+        open_data(DataSettings(source="tiny", reader="tabel"), default_registry())
+
+
+def test_an_option_of_another_reader_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"data\.separator: the reader lf_json has no such option"):
+        open_data(DataSettings(source="tiny", separator=";"), default_registry())
+
+
+@pytest.mark.parametrize("names", [["trn_X_Xf.txt", "trn_X_Y.txt"], ["X.trn.npz", "Y.trn.npz"], ["train.txt"]])
+def test_bags_of_words_are_refused_with_the_reason(tmp_path: Path, names: list[str]) -> None:
+    for name in names:
+        (tmp_path / name).write_text("")
+    with pytest.raises(DataError, match=rf"features of words \({names[0]}\) and no texts"):
+        open_dataset(str(tmp_path), "title", default_registry())
+
+
+def test_the_settings_reach_the_reader(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("frage,antworten\nred,a+b\nblue,b\ngreen,a\n")
+    overrides = [f"data={tmp_path / 'own.csv'}", "data.query=frage", "data.labels=antworten", "data.separator=+"]
+    data = open_data(
+        resolve([*overrides, "data.test_share=0.34"], default_registry()).settings.data, default_registry()
+    )
+    assert (data.name, list(data.label_names), len(data.test)) == ("own", ["a", "b"], 1)

@@ -30,15 +30,25 @@ def dense(encoder: Bag, texts: list[str]) -> torch.Tensor:
     return torch.from_numpy(features).double() @ encoder.embedding.weight
 
 
-def test_value_and_gradient_equal_the_dense_product() -> None:
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_value_and_gradient_equal_the_dense_product(decay: float) -> None:
     encoder = make()
+    encoder.embedding.decay(decay)
     target = torch.randn(len(TEXTS), 6, dtype=torch.float64)
     (embed(encoder, TEXTS) * target).sum().backward()
     found = encoder.embedding.weight.grad.to_dense()
+    value = embed(encoder, TEXTS)
     encoder.zero_grad()
-    torch.testing.assert_close(embed(encoder, TEXTS), dense(encoder, TEXTS))
+    encoder.embedding.settle()
+    torch.testing.assert_close(value, dense(encoder, TEXTS))
     (dense(encoder, TEXTS) * target).sum().backward()
     torch.testing.assert_close(found, encoder.embedding.weight.grad)
+
+
+def test_the_gradient_lists_the_features_of_the_texts_once_in_ascending_order() -> None:
+    encoder = make()
+    embed(encoder, TEXTS).sum().backward()
+    assert encoder.embedding.weight.grad._indices()[0].tolist() == sorted(set(encoder.tokenise(TEXTS).ids.tolist()))
 
 
 def test_chunks_and_order_do_not_change_a_vector() -> None:

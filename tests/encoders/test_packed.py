@@ -128,7 +128,7 @@ def test_dropout_follows_the_seed_and_ends_with_training() -> None:
 def test_pooling_is_in_the_order_of_the_chunk(pooling: packed.Pooling) -> None:
     network, tokens = make_network("bert"), make_tokens([5, 2, 9, 5, 1])
     inputs = packed.pack(tokens)
-    found = packed.pool(packed.hidden_states(network, inputs), inputs, pooling)
+    found = packed.encode(network, inputs, pooling)
     states = padded_states(network, tokens)
     expected = torch.stack([state.mean(0) if pooling == "mean" else state[0] for state in states])
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
@@ -138,7 +138,7 @@ def test_a_text_without_tokens_gives_zeros() -> None:
     network, tokens = make_network("bert"), make_tokens([3, 0, 2])
     inputs = packed.pack(tokens)
     for pooling in ("mean", "cls"):
-        x_BD = packed.pool(packed.hidden_states(network, inputs), inputs, pooling)
+        x_BD = packed.encode(network, inputs, pooling)
         assert x_BD[1].eq(0).all()
         assert x_BD[[0, 2]].ne(0).all()
 
@@ -151,6 +151,27 @@ def test_no_layer_sees_more_than_the_tokens_of_the_texts() -> None:
             module.register_forward_hook(lambda module, args, output: seen.add(output.shape[0]))
     packed_states(network, tokens)
     assert seen == {37}
+
+
+@pytest.mark.parametrize("family", ["bert", "mpnet"])
+@pytest.mark.parametrize("block", [1, 6, 12])
+def test_blocks_change_neither_vectors_nor_gradients(family: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = make_network(family)
+    inputs = packed.pack(make_tokens([5, 2, 9, 5, 2, 2, 0, 5]), packed.padding_position(network))
+    expected = packed.encode(network, inputs, "mean")
+    expected_grad = gradients(network, [expected])
+    seen: list[int] = []
+    first = next(module for module in network.encoder.modules() if isinstance(module, torch.nn.Linear))
+    first.register_forward_hook(lambda module, args, output: seen.append(len(output)))
+    monkeypatch.setattr(packed, "BLOCK", block)
+    found = packed.encode(network, inputs, "mean")
+    assert sum(seen) == 30
+    assert len(seen) > 2
+    assert max(seen) < block + 9  # a block is full before the text that does not fit
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    for name, gradient in gradients(network, [found]).items():
+        scale = expected_grad[name].abs().max().clamp(min=1)
+        torch.testing.assert_close(gradient / scale, expected_grad[name] / scale, rtol=0, atol=1e-12, msg=name)
 
 
 def test_variable_length_attention_equals_that_by_groups() -> None:
@@ -173,7 +194,7 @@ def test_nothing_of_the_host_is_read_on_the_device(family: str) -> None:
     """On `meta`, a value that had to come back from the device would raise."""
     network = copy.deepcopy(make_network(family)).to("meta").train()
     inputs = to_device(packed.pack(make_tokens([3, 7, 3]), packed.padding_position(network)), torch.device("meta"))
-    x_BD = packed.pool(packed.hidden_states(network, inputs), inputs, "mean")
+    x_BD = packed.encode(network, inputs, "mean")
     x_BD.sum().backward()
     assert x_BD.shape == (3, 16)
     assert x_BD.device.type == "meta"

@@ -7,16 +7,18 @@ from typing import Literal
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from xmclab.api import Index
 from xmclab.errors import DataError, PluginError
+from xmclab.indexes import best, exact, faiss, lists
 from xmclab.indexes.exact import Exact, top
 from xmclab.indexes.faiss import Faiss
+from xmclab.indexes.lists import Lists
 
-EVERY_INDEX = [Exact(), Faiss(type="flat"), Faiss(type="hnsw"), Faiss(type="ivf")]
-KINDS = ["exact", "flat", "hnsw", "ivf"]
+EVERY_INDEX = [Exact(), Lists(), Faiss(type="flat"), Faiss(type="hnsw"), Faiss(type="ivf")]
+KINDS = ["exact", "lists", "flat", "hnsw", "ivf"]
 
 
 def naive_top(q: torch.Tensor, z: torch.Tensor, k: int) -> list[list[int]]:
@@ -25,7 +27,15 @@ def naive_top(q: torch.Tensor, z: torch.Tensor, k: int) -> list[list[int]]:
     return [sorted(range(len(z)), key=lambda label: (-row[label], label))[:k] for row in scores]
 
 
-@settings(deadline=None)
+@pytest.fixture(params=[False, True], ids=["plain", "compiled"])
+def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search with and without the compiled loop, whatever the size."""
+    for module in (exact, lists):
+        monkeypatch.setattr(module, "accelerated", lambda entries: request.param)
+
+
+@pytest.mark.usefixtures("compiled")
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 12), st.integers(1, 12))
 def test_exact_search_is_the_sorted_list_whatever_the_blocks(
     seed: int, k: int, query_block: int, label_block: int
@@ -42,6 +52,56 @@ def test_exact_search_is_the_sorted_list_whatever_the_blocks(
     assert (scores[:, 10:] == -torch.inf).all()
 
 
+@pytest.mark.usefixtures("compiled")
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 12), st.integers(1, 12))
+def test_all_of_the_lists_are_the_sorted_list(seed: int, k: int, query_block: int, count: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    q, z = (torch.randint(-2, 3, (n, 2), generator=generator).float() for n in (5, 10))  # many equal scores
+    index = Lists(lists=count, probes=count, query_block=query_block)
+    index.build(z)
+    ids, scores = index.search(q, k)
+    assert ids[:, :10].tolist() == naive_top(q, z, k)
+    assert torch.equal(scores[:, :10], (q @ z.T).gather(1, ids[:, :10]))
+    assert (ids[:, 10:] == -1).all()
+
+
+@pytest.mark.usefixtures("compiled")
+def test_lists_find_what_is_in_the_nearest_ones_until_they_have_looked_at_all() -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, z = (torch.randn(n, 8, generator=generator) for n in (50, 400))
+    index = Lists(lists=20, probes=1)
+    index.build(z)
+    centre_of_label = (z @ index._centres_CD.T).argmax(dim=1)
+    nearest = (q @ index._centres_CD.T).argmax(dim=1)
+    ids, _ = index.search(q, 5)
+    for query in range(50):
+        own = torch.nonzero(centre_of_label == nearest[query])[:, 0]
+        best = own[(z[own] @ q[query]).argsort(descending=True)][:5].tolist()
+        assert ids[query].tolist() == best + [-1] * (5 - len(best))
+    shares = [index.share]
+    while index.look_further():
+        shares.append(index.share)
+    assert shares == sorted(set(shares))
+    assert shares[-1] == 1
+    assert index.search(q, 5)[0].tolist() == naive_top(q, z, 5)
+
+
+def test_compiled_selection_is_divided_among_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(best, "WORTH_A_THREAD", 1)
+    generator = torch.Generator().manual_seed(0)
+    s_QP = torch.randint(0, 5, (7, 90), generator=generator).float()
+    rows, labels = torch.tensor([8, 1, 0, 5, 2, 9, 4]), torch.randperm(200, generator=generator)[:90]
+    kept = [best.Best(s_QP, 10, 6, compiled) for compiled in (False, True)]
+    for each in kept:
+        each.keep(rows, s_QP, labels)
+        each.keep(rows[:3], s_QP[:3] + 1, labels + 200)
+    (ids, scores), (compiled_ids, compiled_scores) = (each.ranked() for each in kept)
+    assert torch.equal(ids, compiled_ids)
+    assert torch.equal(scores, compiled_scores)
+
+
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("ascending", [False, True])
 def test_exact_search_over_many_blocks(ascending: bool) -> None:
     """Runs, thresholds and merges all come into play; scores that rise with the id fill every merge."""
@@ -125,3 +185,38 @@ def test_low_precision_vectors_are_searched_in_float32() -> None:
         assert ids.tolist() == [[0, 1], [1, 0]]
         assert scores.dtype == torch.float32
         assert not scores.requires_grad
+
+
+class OnGpu(torch.Tensor):
+    """Says that it is on the second GPU."""
+
+    device = torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "gpus", "like", "moved"),
+    [
+        ("flat", 2, OnGpu, [1]),
+        ("ivf", 2, OnGpu, [1]),
+        ("hnsw", 2, OnGpu, []),
+        ("flat", 0, OnGpu, []),
+        ("flat", 2, torch.Tensor, []),
+    ],
+)
+def test_faiss_uses_the_gpu_of_the_labels_if_it_can(
+    kind: Literal["flat", "hnsw", "ivf"], gpus: int, like: type, moved: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for faiss built for GPUs notes where an index goes and leaves it where it is."""
+    devices: list[int] = []
+    index = Faiss(type=kind)
+    monkeypatch.setattr(index._faiss, "get_num_gpus", lambda: gpus)
+    monkeypatch.setattr(index._faiss, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(
+        index._faiss, "index_cpu_to_gpu", lambda gpu, device, cpu: devices.append(device) or cpu, raising=False
+    )
+    monkeypatch.setattr(faiss, "GPU_MOST", 3)
+    z = torch.arange(1.0, 6.0)[:, None]
+    index.build(z.as_subclass(like))
+    assert devices == moved
+    found = [[4, 3, 2, -1, -1]] if moved else [[4, 3, 2, 1, 0]]
+    assert index.search(torch.ones(1, 1), 5)[0].tolist() == found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from xmclab.api import Keys, Miner, View
 from xmclab.indexes.exact import Exact
 from xmclab.indexes.faiss import Faiss
+from xmclab.indexes.lists import Lists
 from xmclab.miners import ann
 from xmclab.miners.ann import AnnMiner
 from xmclab.miners.none import NoMiner
@@ -122,12 +124,13 @@ def mixture_view(queries: int, labels: int) -> View:
     )
 
 
+@pytest.mark.parametrize("make", [lambda: Faiss(type="ivf", probes=1), lambda: Lists(probes=1)], ids=["ivf", "lists"])
 @pytest.mark.parametrize("goal", [0.0, 0.99, 1.0])
 def test_ann_looks_further_until_the_recall_is_reached_and_reports_it(
-    goal: float, monkeypatch: pytest.MonkeyPatch
+    goal: float, make: Callable[[], Faiss | Lists], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ann, "RECALL_GOAL", goal)
-    monkeypatch.setattr(AnnMiner, "_make_index", lambda self, view: Faiss(type="ivf", probes=1))
+    monkeypatch.setattr(AnnMiner, "_make_index", lambda self, view: make())
     view = mixture_view(300, 4000)
     exclude = sp.csr_array((300, 4000), dtype=bool)
     miner = AnnMiner(index="faiss")
@@ -142,36 +145,47 @@ def test_ann_looks_further_until_the_recall_is_reached_and_reports_it(
 
 
 @pytest.mark.parametrize(
-    ("index", "device", "most", "kind"),
+    ("index", "device", "most", "numba", "kind"),
     [
-        ("auto", "cpu", 100, Exact),
-        ("auto", "cpu", 99, Faiss),
-        ("auto", "cuda", 99, Exact),
-        ("exact", "cpu", 99, Exact),
-        ("faiss", "cpu", 100, Faiss),
+        ("auto", "cpu", 100, True, Exact),
+        ("auto", "cpu", 99, True, Lists),
+        ("auto", "cpu", 99, False, Faiss),
+        ("auto", "cuda", 99, True, Exact),
+        ("exact", "cpu", 99, True, Exact),
+        ("faiss", "cpu", 100, True, Faiss),
     ],
 )
 def test_ann_chooses_its_index_by_size(
-    index: Literal["auto", "exact", "faiss"], device: str, most: int, kind: type, monkeypatch: pytest.MonkeyPatch
+    index: Literal["auto", "exact", "faiss"],
+    device: str,
+    most: int,
+    numba: bool,
+    kind: type,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ann, "EXACT_UP_TO", most)
+    monkeypatch.setattr(ann, "numba_works", lambda: numba)
     vectors = np.ones((10, 2), dtype=np.float32)
     assert type(AnnMiner(index=index)._make_index(View(0, vectors, vectors, device))) is kind
 
 
+@pytest.mark.parametrize("lists", [Faiss, Lists])
 @pytest.mark.parametrize(("worth_it", "recall"), [(1.0, 0.9), (0.0, 1.0)])
 def test_auto_turns_to_exact_search_when_lists_do_not_pay(
-    worth_it: float, recall: float, monkeypatch: pytest.MonkeyPatch
+    worth_it: float, recall: float, lists: type[Faiss | Lists], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in {"EXACT_UP_TO": 0, "FIRST_PROBES": 1, "RECALL_GOAL": 0.0, "WORTH_IT": worth_it}.items():
+    for name, value in {"EXACT_UP_TO": 0, "FIRST_PROBES": 1, "RECALL_GOAL": 0.0}.items():
         monkeypatch.setattr(ann, name, value)
+    monkeypatch.setattr(ann, "numba_works", lambda: lists is Lists)
+    monkeypatch.setattr(lists, "pays_up_to", worth_it)
     miner = AnnMiner()
     miner.refresh(mixture_view(100, 4000), sp.csr_array((100, 4000), dtype=bool), 30, KEYS)
     assert (miner.report()["recall"] < recall) if worth_it else (miner.report() == {"recall": recall})
 
 
-def test_ann_chooses_exact_search_without_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ann_chooses_exact_search_without_numba_and_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ann, "EXACT_UP_TO", 0)
+    monkeypatch.setattr(ann, "numba_works", lambda: False)
     monkeypatch.setattr(ann, "find_spec", lambda name: None)
     _, view, exclude = random_case(1)
     miner = AnnMiner()

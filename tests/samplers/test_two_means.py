@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,14 +12,17 @@ from xmclab.samplers import two_means
 from xmclab.samplers.two_means import balanced_clusters
 
 
+@pytest.mark.parametrize("sample", [2, 10**6])
 @settings(deadline=None)
 @given(st.integers(1, 80), st.data())
-def test_leaves_partition_the_rows_evenly(num: int, data: st.DataObject) -> None:
+def test_leaves_partition_the_rows_evenly(sample: int, num: int, data: st.DataObject) -> None:
     leaves = data.draw(st.integers(1, num))
     rng = np.random.default_rng(num)
     vectors = rng.integers(-1, 2, size=(2 * num, 2)).astype(np.float32)  # many equal ones, and zeros
     rows = rng.permutation(2 * num)[:num]
-    clusters = balanced_clusters(vectors, rows, leaves, rng)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(two_means, "SAMPLE", sample)
+        clusters = balanced_clusters(vectors, rows, leaves, rng)
     assert len(clusters) == leaves
     assert np.array_equal(np.sort(np.concatenate(clusters)), np.sort(rows))
     assert max(map(len, clusters)) - min(map(len, clusters)) <= 1
@@ -31,9 +35,11 @@ def blobs(centres: int, size: int, rng: np.random.Generator) -> tuple[np.ndarray
     return vectors.astype(np.float32), truth
 
 
-@pytest.mark.parametrize("rows_at_once", [1, 20, 10**6])
-def test_two_blobs_are_told_apart(rows_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(two_means, "ROWS_AT_ONCE", rows_at_once)
+@pytest.mark.parametrize("sample", [10, 10**6])
+@pytest.mark.parametrize("floats_at_once", [1, 40, 10**6])
+def test_two_blobs_are_told_apart(floats_at_once: int, sample: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(two_means, "FLOATS_AT_ONCE", floats_at_once)
+    monkeypatch.setattr(two_means, "SAMPLE", sample)
     for seed in range(10):
         vectors, truth = blobs(2, 15, np.random.default_rng(seed))
         clusters = balanced_clusters(vectors, np.arange(30), 2, np.random.default_rng(seed))
@@ -53,8 +59,8 @@ def test_nodes_of_different_sizes_do_not_disturb_each_other(monkeypatch: pytest.
     monkeypatch.setattr(two_means, "_first_directions", lambda x_GMD, sizes, rng: x_GMD[:, 0] - x_GMD[:, 1])
     vectors = np.random.default_rng(0).normal(size=(70, 4)).astype(np.float32)
 
-    def clusters(rows_at_once: int) -> list[set[int]]:
-        monkeypatch.setattr(two_means, "ROWS_AT_ONCE", rows_at_once)
+    def clusters(floats_at_once: int) -> list[set[int]]:
+        monkeypatch.setattr(two_means, "FLOATS_AT_ONCE", floats_at_once)
         return [set(c.tolist()) for c in balanced_clusters(vectors, np.arange(70), 5, np.random.default_rng(0))]
 
     assert clusters(1) == clusters(10**6)
@@ -75,3 +81,13 @@ def test_one_split_agrees_with_a_plain_loop() -> None:
         towards = x @ (left / np.linalg.norm(left) - right / np.linalg.norm(right))
     order = sorted(range(21), key=lambda i: -towards[i])
     assert (set(first.tolist()), set(second.tolist())) == (set(order[:10]), set(order[10:]))
+
+
+def test_a_large_node_is_ordered_along_the_direction_of_its_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a sample of every row, the large node is split as a small one is, drawn in another order."""
+    vectors, _ = blobs(3, 40, np.random.default_rng(0))
+    monkeypatch.setattr(two_means, "_first_directions", lambda x_GMD, sizes, rng: x_GMD[:, :1, :].sum(dim=1) * 0 + 1)
+    whole = {frozenset(c.tolist()) for c in balanced_clusters(vectors, np.arange(120), 2, np.random.default_rng(0))}
+    rows = np.arange(120)
+    two_means._split_large(torch.from_numpy(vectors), rows, 60, np.random.default_rng(0))
+    assert {frozenset(rows[:60].tolist()), frozenset(rows[60:].tolist())} == whole

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xmclab.accelerator import jit
+from xmclab.intrinsics import ask_for
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,6 +41,21 @@ def distinct(sizes_Q: Ids, uniform_Rn: NDArray[np.float64]) -> Ids:
             drawn_Qn[row, step] = draw
         source += 1
     return drawn_Qn
+
+
+@jit
+def pick(table_NH: NDArray[np.int32], rows_Q: Ids, places_Qn: Ids) -> Ids:
+    """[Q, n] the numbers at these places of the rows; -1 stays."""
+    width = table_NH.shape[1]
+    flat = table_NH.reshape(-1)
+    for row in rows_Q:
+        ask_for(flat, row * width, (row + 1) * width)
+    picked_Qn = np.empty_like(places_Qn)
+    for query in range(len(rows_Q)):
+        for column in range(places_Qn.shape[1]):
+            place = places_Qn[query, column]
+            picked_Qn[query, column] = table_NH[rows_Q[query], place] if place >= 0 else -1
+    return picked_Qn
 
 
 @jit

@@ -1,4 +1,4 @@
-"""The command line: `xmclab run`, `predict`, `eval`, `score`, `export`, `parts`, `recipes`.
+"""The command line: `xmclab run`, `data`, `predict`, `eval`, `score`, `export`, `parts`, `recipes`.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 usage or config, 3 data, 4 plugin,
 5 diverged, 6 out of memory, 7 storage, 130 interrupted, 141 the reader of stdout went away.
@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from xmclab import __version__
-from xmclab.cli import export, predict, score
+from xmclab.cli import data, export, predict, score
 from xmclab.cli.common import Json, print_json
 from xmclab.errors import XmclabError
 
@@ -32,9 +32,13 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.add_typer(data.app, name="data")
+
 
 def main() -> None:
     """The entry point, and the one place where errors become messages and exit codes."""
+    # Torch's threads would otherwise wait in a busy loop, on the cores that our planner and compiled loops want.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     code = _run_app()
     try:
         sys.stdout.flush()

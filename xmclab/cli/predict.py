@@ -35,7 +35,7 @@ def predict(
     texts: Annotated[list[str] | None, typer.Option("--text", help="A query; may be given several times.")] = None,
     file: Annotated[
         Path | None,
-        typer.Option("--input", metavar="FILE", help="Queries: .txt, .csv, .tsv, .jsonl (or .gz); - reads stdin."),
+        typer.Option("--input", metavar="FILE", help="Queries: .txt, .csv, .tsv, .jsonl, .parquet; - reads stdin."),
     ] = None,
     k: Annotated[int, typer.Option("-k", help="Labels of a query.", min=1)] = 5,
     head: Annotated[
@@ -57,7 +57,7 @@ def predict(
 ) -> None:
     """Name the best labels of a text: xmclab predict runs/my-run --text "plot functions" -k 5"""
     from xmclab.serve.output import FORMATS
-    from xmclab.serve.texts import LABEL_COLUMNS, TextFile
+    from xmclab.serve.texts import LABEL_TITLE, TextFile
 
     if bool(texts) == bool(file):
         raise ConfigError(Problem("predict", "give either --text or --input"))
@@ -66,7 +66,7 @@ def predict(
     registry = registry_with(plugin)
     with contextlib.ExitStack() as stack:
         queries = stack.enter_context(_queries(file, column)) if file else None
-        added = TextFile(more, LABEL_COLUMNS) if more else None
+        added = TextFile(more, known=LABEL_TITLE) if more else None
         rows = queries.check() if queries else len(texts or ())
         if added:
             added.check()
@@ -126,14 +126,14 @@ def evaluate(
 @contextlib.contextmanager
 def _queries(path: Path, column: str | None) -> Iterator[TextFile]:
     """The queries of a file, or of stdin, which is kept until all is read twice."""
-    from xmclab.serve.texts import QUERY_COLUMNS, TextFile
+    from xmclab.serve.texts import TextFile
 
     with tempfile.TemporaryDirectory() as folder:
         if path == STDIN:
             path = Path(folder) / "stdin.txt"
             with path.open("wb") as copy:
                 shutil.copyfileobj(sys.stdin.buffer, copy)
-        yield TextFile(path, (column,) if column else QUERY_COLUMNS)
+        yield TextFile(path, column)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -14,23 +15,27 @@ from typing import IO
 
 from xmclab.errors import DataError, Problem
 
-SHOWN = 5  # bad lines shown; all are counted
+SHOWN = 5  # bad lines shown of each kind; all are counted
+VALUES = re.compile(r"'.*?'|\d+")  # what differs between two messages of one kind
 EXCERPT = 60  # characters of a bad line shown
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass
 class Problems:
-    """What is wrong with the files of a data set: all of it counted, the first few shown."""
+    """What is wrong with the files of a data set: all of it counted, the first few of each kind shown."""
 
     shown: list[Problem] = field(default_factory=list)
+    kinds: Counter[str] = field(default_factory=Counter)
     bad_lines: Counter[str] = field(default_factory=Counter)  # by file
     general: list[Problem] = field(default_factory=list)  # about a whole file: always shown
 
     def line(self, file: Path, number: int, message: str) -> None:
         """A bad line, counted from 1."""
+        kind = VALUES.sub("", message.partition(":")[0])
         self.bad_lines[file.name] += 1
-        if len(self.shown) < SHOWN:
+        self.kinds[kind] += 1
+        if self.kinds[kind] <= SHOWN:
             self.shown.append(Problem(f"{file}:{number}", message))
 
     def file(self, file: Path, message: str, hint: str = "") -> None:
@@ -49,7 +54,7 @@ class Problems:
         if self.bad_lines.total() > len(self.shown):
             counts = ", ".join(f"{count} in {name}" for name, count in self.bad_lines.items())
             total = f"{self.bad_lines.total()} bad lines in all ({counts})"
-            problems.append(Problem("", f"{total}, the first {SHOWN} are shown"))
+            problems.append(Problem("", f"{total}, the first {SHOWN} of each kind are shown"))
         raise DataError(*problems)
 
 
@@ -66,6 +71,19 @@ def read_lines(file: Path, problems: Problems) -> Iterator[tuple[int, str]]:
     archive are reported; the good lines are still given.
     """
     blank: list[int] = []
+    for number, line in read_all_lines(file, problems):
+        line = line.rstrip("\r\n")
+        if not line.strip():
+            blank.append(number)
+            continue
+        for empty in blank:
+            problems.line(file, empty, "blank line")
+        blank.clear()
+        yield number, line
+
+
+def read_all_lines(file: Path, problems: Problems, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
+    """The same with blank lines, and with line ends as they are."""
     offset = 0
     number = 0
     try:
@@ -75,17 +93,11 @@ def read_lines(file: Path, problems: Problems) -> Iterator[tuple[int, str]]:
                 if number == 1 and raw.startswith(BYTE_ORDER_MARK):
                     raw, start = raw.removeprefix(BYTE_ORDER_MARK), len(BYTE_ORDER_MARK)
                 try:
-                    line = raw.decode().rstrip("\r\n")
+                    line = raw.decode(encoding)
                 except UnicodeDecodeError as error:
                     where = f"byte 0x{raw[error.start]:02x} at offset {start + error.start}"
                     problems.line(file, number, f"not UTF-8: {where}: {excerpt(raw[error.start :])}")
                     continue
-                if not line.strip():
-                    blank.append(number)
-                    continue
-                for empty in blank:
-                    problems.line(file, empty, "blank line")
-                blank.clear()
                 yield number, line
     except EOFError:
         problems.file(file, f"truncated: the archive ends after {number:,} lines", "fetch the file again")
@@ -93,6 +105,23 @@ def read_lines(file: Path, problems: Problems) -> Iterator[tuple[int, str]]:
         problems.file(file, f"damaged archive after {number:,} lines: {error}", "fetch the file again")
     except OSError as error:
         problems.file(file, f"cannot be read: {error.strerror or error}")
+
+
+def encoding_of(file: Path) -> str:
+    """`utf-8`; or `latin-1` if most lines beyond ASCII are not UTF-8, so that a few damaged bytes do not decide."""
+    sound = damaged = 0
+    try:
+        with _open(file) as stream:
+            for raw in stream:
+                if not raw.isascii():
+                    try:
+                        raw.decode()
+                        sound += 1
+                    except UnicodeDecodeError:
+                        damaged += 1
+    except (EOFError, zlib.error, OSError):
+        pass  # whoever reads the file reports it
+    return "latin-1" if damaged > sound else "utf-8"
 
 
 def _open(file: Path) -> IO[bytes]:

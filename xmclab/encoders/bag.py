@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from xmclab.api import Encoder, Ragged, Side, Tokens, option
-from xmclab.tables import RowTable, TableOptimizer
+from xmclab.tables import RowTable, TableOptimizer, sparse_gradient
 from xmclab.text import FeatureOptions, Featuriser
 
 FEATURES, IDF = "features.json", "idf.npy"
@@ -70,46 +72,53 @@ class Bag(Encoder, FeatureOptions):
         return self.featuriser.transform(texts)
 
     def collate(self, tokens: Ragged) -> Tokens:
-        """The texts as a sparse matrix [B, U] over the chunk's own features, by rows and by columns.
+        """The texts as a sparse matrix [B, features], by rows, and by columns of the features that occur (U of them).
 
-        Its columns serve the backward product, so that neither pass touches a feature that is not in the chunk.
+        The columns serve the backward product, so that neither pass touches a feature that is not in the chunk.
         """
-        features_U, column_T = np.unique(tokens.ids, return_inverse=True)
-        row_T = np.repeat(np.arange(len(tokens)), np.diff(tokens.offsets))
-        by_column_T = np.argsort(column_T, kind="stable")
-        count_U = np.bincount(column_T, minlength=len(features_U))
         assert tokens.weights is not None
+        shape = len(tokens), len(self.embedding.weight)
+        by_column = sp.csr_array((np.arange(len(tokens.ids)), tokens.ids, tokens.offsets), shape=shape).tocsc()
+        features_U = np.flatnonzero(np.diff(by_column.indptr))
         arrays = {
-            "features_U": features_U.astype(np.int64),
-            "column_T": column_T.astype(np.int32),
+            "feature_T": tokens.ids.astype(np.int32),
             "row_offset_B": tokens.offsets[:-1].astype(np.int32),
             "weight_T": tokens.weights,
-            "by_column_T": by_column_T,
-            "row_by_column_T": row_T[by_column_T].astype(np.int32),
-            "column_offset_U": (np.cumsum(count_U) - count_U).astype(np.int32),
+            "features_U": features_U,
+            "column_offset_U": by_column.indptr[features_U].astype(np.int32),
+            "row_by_column_T": by_column.indices.astype(np.int32),
+            "by_column_T": by_column.data,
         }
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def forward(self, tokens: Tokens, side: Side = "query") -> Tensor:
         weight_T = F.dropout(tokens["weight_T"], self.feature_dropout, self.training)
-        vectors_UD = self.embedding(tokens["features_U"])
-        x_BD: Tensor = _SparseProduct.apply(vectors_UD, weight_T, tokens)  # type: ignore[no-untyped-call]
+        x_BD: Tensor = _SparseProduct.apply(  # type: ignore[no-untyped-call]
+            self.embedding.weight, self.embedding.scale, weight_T, tokens
+        )
         return x_BD if self.residual is None else x_BD + self.residual(x_BD)
 
 
 class _SparseProduct(torch.autograd.Function):
-    """x_BD = A_BU v_UD for sparse A; the backward product is the same kernel on the columns of A."""
+    """x_BD = A v for sparse A and the rows v = scale * table; the backward product is the same kernel on columns of A.
+
+    Rows are read where they are, and the gradient, that of v, has those of the features that occur.
+    """
 
     @staticmethod
-    def forward(ctx: Any, v_UD: Tensor, weight_T: Tensor, tokens: Tokens) -> Tensor:
-        ctx.save_for_backward(tokens["row_by_column_T"], tokens["column_offset_U"], weight_T[tokens["by_column_T"]])
+    def forward(ctx: Any, table: Tensor, scale: float, weight_T: Tensor, tokens: Tokens) -> Tensor:
+        weight_T = weight_T.to(table.dtype)
+        by_column = [tokens[name] for name in ("features_U", "column_offset_U", "row_by_column_T")]
+        ctx.save_for_backward(*by_column, weight_T[tokens["by_column_T"]])
+        ctx.shape = table.shape
+        weight_T = weight_T if scale == 1.0 else weight_T * scale
         return F.embedding_bag(
-            tokens["column_T"], v_UD, tokens["row_offset_B"], mode="sum", per_sample_weights=weight_T.to(v_UD.dtype)
+            tokens["feature_T"], table, tokens["row_offset_B"], mode="sum", per_sample_weights=weight_T
         )
 
     @staticmethod
-    def backward(ctx: Any, g_BD: Tensor) -> tuple[Tensor, None, None]:
-        row_T, offset_U, weight_T = ctx.saved_tensors
-        weight_T = weight_T.to(g_BD.dtype)
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, g_BD: Tensor) -> tuple[Tensor, None, None, None]:
+        features_U, offset_U, row_T, weight_T = ctx.saved_tensors
         g_UD = F.embedding_bag(row_T, g_BD.contiguous(), offset_U, mode="sum", per_sample_weights=weight_T)
-        return g_UD, None, None
+        return sparse_gradient(features_U, g_UD, ctx.shape), None, None, None

@@ -109,7 +109,7 @@ class HuggingFace(Encoder):
     def forward(self, tokens: Tokens, side: Side = "query") -> Tensor:
         network: Any = self.label_network if side == "label" and self.label_network is not None else self.network
         if self.packs:
-            return packed.pool(packed.hidden_states(network, tokens), tokens, self.pooling)
+            return packed.encode(network, tokens, self.pooling)
         sizes = [texts for texts, _ in tokens["blocks"]]
         blocks = zip(
             tokens["input_ids"].split(sizes), tokens["attention_mask"].split(sizes), tokens["blocks"], strict=True

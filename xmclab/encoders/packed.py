@@ -3,6 +3,7 @@
 pack       host: the texts of a chunk by length, one after the other, T = sum of their lengths
 token-wise embeddings, linear layers, norms and activations run on x_TD
 attention  within each text: texts of one length form a matrix (CPU), or a variable-length kernel takes all (CUDA)
+blocks     on a CPU, so many tokens at a time that what a layer hands to the next one is still in the cache
 
 It calls the network's own modules, so weights, gradients, hooks and adapters stay where they are.
 """
@@ -28,6 +29,8 @@ Pooling = Literal["mean", "cls"]
 
 # Beyond this length a fused kernel beats plain products on a CPU.
 SHORT = 64
+# Tokens that pass through the network together on a CPU.
+BLOCK = 2048
 # Without the greatest length as an argument, the jagged layout would ask the device for it.
 HAS_JAGGED = "max_seqlen" in inspect.signature(torch.nested.nested_tensor_from_jagged).parameters
 
@@ -146,12 +149,13 @@ def pack(tokens: Ragged, padding: int | None = None) -> Tokens:
     rank_B[order_B] = np.arange(len(order_B))
     packed = tokens.take(order_B)
     counts = np.bincount(lengths_B)
+    present = np.flatnonzero(counts)
     return {
         "ids_T": torch.from_numpy(packed.ids),
         "position_T": torch.from_numpy(_positions(packed, padding)),
         "offset_B": torch.from_numpy(packed.offsets),  # [B + 1]
         "rank_B": torch.from_numpy(rank_B),  # place of each text of the chunk among the packed ones
-        "groups": tuple((int(counts[length]), int(length)) for length in np.flatnonzero(counts)),
+        "groups": tuple(zip(counts[present].tolist(), present.tolist(), strict=True)),
     }
 
 
@@ -166,6 +170,39 @@ def _positions(tokens: Ragged, padding: int | None) -> NDArray[np.int32]:
     counted_T = np.cumsum(real_T, dtype=np.int32)
     before_B = np.concatenate([np.zeros(1, np.int32), counted_T])[starts_B]
     return np.where(real_T, counted_T - np.repeat(before_B, lengths_B), 0) + np.int32(padding)
+
+
+def encode(network: Any, tokens: Tokens, pooling: Pooling) -> Tensor:
+    """x_BD in the order of the chunk, for the tokens that `pack` gives."""
+    blocks = _blocks(tokens) if tokens["ids_T"].device.type == "cpu" else [tokens]
+    pooled = [pool(hidden_states(network, block), block["groups"], pooling) for block in blocks]
+    return torch.cat(pooled).index_select(0, tokens["rank_B"])
+
+
+def _blocks(tokens: Tokens) -> Iterator[Tokens]:
+    """The packed tokens in parts of about `BLOCK`, cut between texts."""
+    cuts = list(_cut(tokens["groups"]))
+    sizes = [sum(_sizes(groups)) for groups in cuts]
+    parts = tokens["ids_T"].split(sizes), tokens["position_T"].split(sizes), cuts
+    for ids_T, position_T, groups in zip(*parts, strict=True):
+        yield {"ids_T": ids_T, "position_T": position_T, "groups": groups}
+
+
+def _cut(groups: Groups) -> Iterator[Groups]:
+    block: list[tuple[int, int]] = []
+    room = BLOCK
+    for texts, length in groups:
+        left = texts
+        while left:
+            fitting = min(left, max(room // max(length, 1), 1))
+            block.append((fitting, length))
+            left -= fitting
+            room -= fitting * length
+            if room < length:
+                yield tuple(block)
+                block, room = [], BLOCK
+    if block:
+        yield tuple(block)
 
 
 def hidden_states(network: Any, tokens: Tokens) -> Tensor:
@@ -186,14 +223,13 @@ def hidden_states(network: Any, tokens: Tokens) -> Tensor:
     return x_TD
 
 
-def pool(x_TD: Tensor, tokens: Tokens, pooling: Pooling) -> Tensor:
-    """x_BD in the order of the chunk: the mean over each text's tokens, or its first one."""
+def pool(x_TD: Tensor, groups: Groups, pooling: Pooling) -> Tensor:
+    """x_BD in the order of the packed texts: the mean over each text's tokens, or its first one."""
     pooled = []
-    groups: Groups = tokens["groups"]
     for (texts, length), group_TD in zip(groups, x_TD.split(_sizes(groups)), strict=True):
         group = group_TD.unflatten(0, (texts, length))
         pooled.append(group[:, :1].sum(dim=1) if pooling == "cls" else group.sum(dim=1) / max(length, 1))
-    return torch.cat(pooled).index_select(0, tokens["rank_B"])
+    return torch.cat(pooled)
 
 
 def _embed(embeddings: Any, ids_T: Tensor, position_T: Tensor) -> Tensor:

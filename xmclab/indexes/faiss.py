@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 POINTS_PER_LIST = 39  # faiss warns when a list is trained from fewer; more cost time and find little
+GPU_MOST = 2048  # results of a query, and lists looked at, that faiss allows on a GPU
 TRAINING_ROUNDS = 6  # of the k-means that makes the lists
 
 
@@ -35,7 +37,12 @@ def load_faiss() -> Any:
 
 @dataclass
 class Faiss(Index):
-    """A faiss index on the host; hnsw is built by several threads, so two builds of it may differ slightly."""
+    """A faiss index: on the GPU of the label vectors if faiss was built for GPUs (flat and ivf), else on the host.
+
+    hnsw is built by several threads, so two builds of it may differ slightly.
+    """
+
+    pays_up_to: ClassVar[float] = 1 / 16  # share of the lists beyond which exact search is about as fast
 
     type: Literal["flat", "hnsw", "ivf"] = option("flat", "flat: exact; hnsw: a graph; ivf: inverted lists")
     links: int = option(32, "hnsw: links of each label", ge=2)
@@ -47,12 +54,13 @@ class Faiss(Index):
     def __post_init__(self) -> None:
         self._faiss = load_faiss()
         self._index: Any = None
+        self._gpu: Any = None  # faiss's memory there, which must live as long as the index
 
     def build(self, z_LD: Tensor) -> None:
         """Copy the label vectors into the index."""
         refuse_non_finite(z_LD, "label")
         vectors = _host(z_LD)
-        self._index = self._empty(*vectors.shape)
+        self._index = self._on_gpu(self._empty(*vectors.shape), z_LD.device)
         self._index.train(vectors)
         self._index.add(vectors)
 
@@ -64,11 +72,14 @@ class Faiss(Index):
         if self._index is None:
             raise RuntimeError("build the index before searching it")
         refuse_non_finite(q_QD, "query")
+        most = sys.maxsize if self._gpu is None else GPU_MOST
         if self.type == "hnsw":
             self._index.hnsw.efSearch = max(self.ef_search, k)
         if self.type == "ivf":
-            self._index.nprobe = self.probes
-        scores_QK, ids_QK = self._index.search(_host(q_QD), k)
+            self._index.nprobe = min(self.probes, most)
+        scores_QK, ids_QK = self._index.search(_host(q_QD), min(k, most))
+        missing = (0, 0), (0, k - ids_QK.shape[1])
+        scores_QK, ids_QK = np.pad(scores_QK, missing), np.pad(ids_QK, missing, constant_values=-1)
         scores_QK = np.where(ids_QK < 0, -np.inf, scores_QK)
         order = np.lexsort((ids_QK, -scores_QK), axis=1)
         ids_QK, scores_QK = (np.take_along_axis(x, order, axis=1) for x in (ids_QK, scores_QK))
@@ -109,6 +120,13 @@ class Faiss(Index):
         index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, min(lists, labels), faiss.METRIC_INNER_PRODUCT)
         index.cp.niter, index.cp.max_points_per_centroid = TRAINING_ROUNDS, POINTS_PER_LIST
         return index
+
+    def _on_gpu(self, index: Any, device: torch.device) -> Any:
+        """The index, moved to a GPU if there is one for it."""
+        if device.type != "cuda" or self.type == "hnsw" or self._faiss.get_num_gpus() == 0:
+            return index
+        self._gpu = self._gpu or self._faiss.StandardGpuResources()
+        return self._faiss.index_cpu_to_gpu(self._gpu, device.index or 0, index)
 
 
 def _host(x_BD: Tensor) -> NDArray[np.float32]:

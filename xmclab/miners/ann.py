@@ -15,12 +15,13 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from xmclab.accelerator import accelerated
-from xmclab.api import Index, Keys, Miner, View, option
+from xmclab.accelerator import accelerated, numba_works
+from xmclab.api import Keys, Miner, View, option
 from xmclab.batch.csr import contains
 from xmclab.batch.draws import distinct
 from xmclab.indexes.exact import Exact
 from xmclab.indexes.faiss import Faiss, load_faiss
+from xmclab.indexes.lists import Lists
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 EXACT_UP_TO = 5e9  # pairs of query and label that a CPU compares in about the time that an index of lists is built in
 RECALL_GOAL = 0.99
 FIRST_PROBES = 4  # lists looked at before the recall is measured
-WORTH_IT = 1 / 16  # share of the lists above which exact search, a matrix product, is about as fast
 RECALL_QUERIES, RECALL_AT = 512, 30  # recall is measured on a sample of queries, among their nearest labels
 RESULTS_AT_ONCE = 1 << 22  # search results held at once
 QUERIES_AT_ONCE = 8192
@@ -38,9 +38,9 @@ QUERIES_AT_ONCE = 8192
 class AnnMiner(Miner):
     """Labels drawn from the nearest ones of the latest view; none before the first.
 
-    `auto` compares every pair on an accelerator, without faiss, and up to 5e9 pairs; beyond, it takes faiss's inverted
-    lists. An approximate search is measured against an exact one at every refresh, on a sample of the queries, and
-    looks further until its recall is 0.99; where that takes more than 1/16 of the lists, `auto` turns to exact search.
+    `auto` compares every pair on an accelerator and up to 5e9 pairs; beyond, it takes `Lists` where numba is installed,
+    or else faiss's inverted lists. An approximate search is measured against an exact one at every refresh, on a sample
+    of the queries, and looks further until its recall is 0.99; where that would not pay, `auto` turns to exact search.
     """
 
     needs_view: ClassVar[bool] = True
@@ -60,9 +60,9 @@ class AnnMiner(Miner):
         z_LD = torch.from_numpy(view.labels_LD).to(view.device)
         index, self._recall = self._make_index(view), 1.0
         index.build(z_LD)
-        if isinstance(index, Faiss):
+        if not isinstance(index, Exact):
             self._recall = reach_recall(index, view, keys)
-            if self.index == "auto" and index.share > WORTH_IT:
+            if self.index == "auto" and index.share > index.pays_up_to:
                 index, self._recall = Exact(), 1.0
                 index.build(z_LD)
         hard_NH = np.full((len(view.queries_ND), depth), -1, dtype=np.int32)
@@ -75,12 +75,15 @@ class AnnMiner(Miner):
         """The recall of the latest search."""
         return {} if self._recall is None else {"recall": self._recall}
 
-    def _make_index(self, view: View) -> Index:
+    def _make_index(self, view: View) -> Exact | Faiss | Lists:
         if self.index == "faiss":
             return Faiss(type=self.faiss_type)
         pairs = len(view.queries_ND) * len(view.labels_LD)
-        small = view.device != "cpu" or pairs <= EXACT_UP_TO or find_spec("faiss") is None
-        return Exact() if self.index == "exact" or small else Faiss(type="ivf", probes=FIRST_PROBES)
+        if self.index == "exact" or view.device != "cpu" or pairs <= EXACT_UP_TO:
+            return Exact()
+        if numba_works():
+            return Lists(probes=FIRST_PROBES)
+        return Faiss(type="ivf", probes=FIRST_PROBES) if find_spec("faiss") else Exact()
 
     def sample(
         self, rows_Q: NDArray[np.int64], n: int, exclude_NL: sp.csr_array, rng: np.random.Generator
@@ -88,11 +91,16 @@ class AnnMiner(Miner):
         """[Q, n] labels drawn uniformly, without replacement, from those mined with the same `exclude_NL`."""
         if self._hard_NH is None:
             return np.full((len(rows_Q), n), -1, dtype=np.int64)
-        places_Qn = distinct(self._mined_N[rows_Q], n, rng, accelerated(self._hard_NH.size))
+        compiled = accelerated(self._hard_NH.size)
+        places_Qn = distinct(self._mined_N[rows_Q], n, rng, compiled)
+        if compiled:
+            from xmclab.batch import loops
+
+            return loops.pick(self._hard_NH, rows_Q, places_Qn)
         return np.where(places_Qn < 0, -1, self._hard_NH[rows_Q[:, None], places_Qn]).astype(np.int64)
 
 
-def reach_recall(index: Faiss, view: View, keys: Keys) -> float:
+def reach_recall(index: Faiss | Lists, view: View, keys: Keys) -> float:
     """Let the index look further until it finds what exact search finds, and say how much of it is found."""
     sample = keys.rng("recall", view.epoch).permutation(len(view.queries_ND))[:RECALL_QUERIES]
     q_QD = torch.from_numpy(view.queries_ND[sample]).to(view.device)

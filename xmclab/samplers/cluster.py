@@ -51,7 +51,7 @@ class Cluster(Sampler):
     """Each batch is a balanced cluster of the query vectors; random before the first view.
 
     By default balanced recursive 2-means (the paper's) makes the clusters of up to 50,000 queries, and balanced k-means
-    those of more: it takes a third of the time there or less, and its clusters are tighter.
+    those of more: it takes less time there, and its clusters are tighter.
     """
 
     needs_view: ClassVar[bool] = True

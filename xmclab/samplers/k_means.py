@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from xmclab.indexes.exact import Exact
-from xmclab.samplers.two_means import balanced_clusters
+from xmclab.samplers.two_means import balanced_clusters, unit_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,7 +58,7 @@ def _fit(x: Tensor, rows_S: NDArray[np.int64], clusters: int, rng: np.random.Gen
 
 def _centroids(x: Tensor, parts: list[NDArray[np.int64]]) -> Tensor:
     """The mean directions of clusters."""
-    return F.normalize(torch.stack([_unit(x, part).sum(dim=0) for part in parts]), dim=1)
+    return F.normalize(torch.stack([unit_rows(x, part).sum(dim=0) for part in parts]), dim=1)
 
 
 def _split(
@@ -66,11 +66,6 @@ def _split(
 ) -> list[NDArray[np.int64]]:
     """The rows of each cluster."""
     return np.split(rows_M[np.argsort(cluster_M, kind="stable")], np.cumsum(room_C)[:-1])
-
-
-def _unit(x: Tensor, rows: NDArray[np.int64]) -> Tensor:
-    """The vectors of these rows at length one."""
-    return F.normalize(x[torch.from_numpy(rows)], dim=1)
 
 
 def _assign(x: Tensor, rows_M: NDArray[np.int64], centroids_CD: Tensor, room_C: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -93,7 +88,7 @@ def _choices(
     index = Exact()
     index.build(centroids_CD)
     chunks = (rows_M[start : start + ROWS_AT_ONCE] for start in range(0, len(rows_M), ROWS_AT_ONCE))
-    found = [index.search(_unit(x, chunk), min(CHOICES, len(centroids_CD))) for chunk in chunks]
+    found = [index.search(unit_rows(x, chunk), min(CHOICES, len(centroids_CD))) for chunk in chunks]
     ids, scores = zip(*found, strict=True)
     return torch.cat(ids).numpy(), torch.cat(scores).numpy()
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ITERATIONS = 10  # of each split at the most; few splits still move after that
-ROWS_AT_ONCE = 65536  # nodes are split together until they hold this many rows, which bounds the copies
+SAMPLE = 4096  # rows at the most that the direction of a node is found on
+FLOATS_AT_ONCE = 1 << 21  # nodes are split together while their vectors fit the cache
 
 
 def balanced_clusters(
@@ -29,6 +30,7 @@ def balanced_clusters(
 
     The tree is grown level by level: all nodes of a level are split at once, each in proportion to the leaves that
     its children will have, so that every leaf ends with its share whether or not `leaves` is a power of two.
+    The direction w of a large node is found on a sample of its rows; all of them are then ordered along it.
 
     Args:
         x_ND: vectors of all rows; only their direction counts.
@@ -46,8 +48,12 @@ def balanced_clusters(
     while (growing := lasts - firsts > 1).any():
         middles = (firsts + lasts + 1) // 2
         starts, cuts, ends = bounds[firsts[growing]], bounds[middles[growing]], bounds[lasts[growing]]
-        for chunk in _chunks(ends - starts):
-            _split(x, rows_M, starts[chunk], cuts[chunk], ends[chunk], rng)
+        if (ends - starts).max() > SAMPLE:
+            for start, cut, end in zip(starts, cuts, ends, strict=True):
+                _split_large(x, rows_M[start:end], cut - start, rng)
+        else:
+            for chunk in _chunks(ends - starts, FLOATS_AT_ONCE // x.shape[1]):
+                _split(x, rows_M, starts[chunk], cuts[chunk], ends[chunk], rng)
         done = firsts[~growing], lasts[~growing]
         firsts, lasts = (
             np.concatenate([firsts[growing], middles[growing], done[0]]),
@@ -56,9 +62,9 @@ def balanced_clusters(
     return [rows_M[start:end] for start, end in pairwise(bounds)]
 
 
-def _chunks(sizes: NDArray[np.int64]) -> list[slice]:
-    """Runs of consecutive nodes of at most `ROWS_AT_ONCE` rows together, one node at the least."""
-    nodes = max(1, ROWS_AT_ONCE // int(sizes.max()))
+def _chunks(sizes: NDArray[np.int64], rows_at_once: int) -> list[slice]:
+    """Runs of consecutive nodes of at most so many rows together, one node at the least."""
+    nodes = max(1, rows_at_once // int(sizes.max()))
     return [slice(start, start + nodes) for start in range(0, len(sizes), nodes)]
 
 
@@ -79,21 +85,45 @@ def _split(
     padding_GM = slots_GM >= ends[:, None]
     members_GM = rows_M[np.where(padding_GM, starts[:, None], slots_GM)]
     absent_GM = torch.from_numpy(padding_GM)
-    x_GMD = x[torch.from_numpy(members_GM)]
-    x_GMD /= x_GMD.norm(dim=2, keepdim=True).clamp(min=1e-12)  # in place: this is the large copy
-    x_GMD.masked_fill_(absent_GM[:, :, None], 0)
-    left_G1 = torch.from_numpy(cuts - starts)[:, None]
+    x_GMD = unit_rows(x, members_GM).masked_fill_(absent_GM[:, :, None], 0)
+    order_GM, _ = _fit(x_GMD, absent_GM, sizes, cuts - starts, rng)
+    rows_M[slots_GM[~padding_GM]] = np.take_along_axis(members_GM, order_GM.numpy(), axis=1)[~padding_GM]
 
+
+def _split_large(x: Tensor, rows_M: NDArray[np.int64], left: int, rng: np.random.Generator) -> None:
+    """Reorder, in place, the rows of one node so that its first child, `left` rows, comes first."""
+    size = min(SAMPLE, len(rows_M))
+    x_GMD = unit_rows(x, rng.choice(rows_M, (1, size), replace=False))
+    absent_GM = torch.zeros(1, size, dtype=torch.bool)
+    _, w_GD = _fit(x_GMD, absent_GM, np.array([size]), np.array([size * left // len(rows_M)]), rng)
+    blocks = np.array_split(rows_M, 1 + len(rows_M) * x.shape[1] // FLOATS_AT_ONCE)
+    towards_M = torch.cat([unit_rows(x, block) @ w_GD[0] for block in blocks])
+    rows_M[:] = rows_M[towards_M.argsort(descending=True, stable=True).numpy()]
+
+
+def unit_rows(x: Tensor, rows: NDArray[np.int64]) -> Tensor:
+    """A copy of the vectors of these rows, at length one."""
+    unit = x.index_select(0, torch.from_numpy(rows.reshape(-1)))
+    unit /= unit.norm(dim=1, keepdim=True).clamp_(min=1e-12)
+    return unit.view(*rows.shape, x.shape[1])
+
+
+def _fit(
+    x_GMD: Tensor, absent_GM: Tensor, sizes: NDArray[np.int64], lefts: NDArray[np.int64], rng: np.random.Generator
+) -> tuple[Tensor, Tensor]:
+    """(positions of each node in their order along w, w_GD); the first `lefts` positions are the first child."""
+    left_G1 = torch.from_numpy(lefts)[:, None]
     w_GD = _first_directions(x_GMD, sizes, rng)
     order_GM = _order(x_GMD, w_GD, absent_GM)
     for _ in range(ITERATIONS):
         first_GM = torch.zeros_like(absent_GM).scatter_(1, order_GM, torch.arange(order_GM.shape[1]) < left_G1)
         sides_G2M = torch.stack([first_GM, ~first_GM], dim=1).to(x_GMD.dtype)
         centroids_G2D = F.normalize(sides_G2M @ x_GMD, dim=2)
-        previous_GM, order_GM = order_GM, _order(x_GMD, centroids_G2D[:, 0] - centroids_G2D[:, 1], absent_GM)
+        w_GD = centroids_G2D[:, 0] - centroids_G2D[:, 1]
+        previous_GM, order_GM = order_GM, _order(x_GMD, w_GD, absent_GM)
         if torch.equal(previous_GM, order_GM):
             break
-    rows_M[slots_GM[~padding_GM]] = np.take_along_axis(members_GM, order_GM.numpy(), axis=1)[~padding_GM]
+    return order_GM, w_GD
 
 
 def _first_directions(x_GMD: Tensor, sizes: NDArray[np.int64], rng: np.random.Generator) -> Tensor:

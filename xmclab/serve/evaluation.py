@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from xmclab.data import open_dataset
+from xmclab.data import open_data
 from xmclab.errors import ConfigError, Problem
 from xmclab.plugins import Registry
 from xmclab.serve.open import open_predictor
@@ -30,12 +30,12 @@ def evaluate_folder(
     """Every metric of every search of a model on the test queries of a data set.
 
     Args:
-        source: name or folder of the data, by default what the model was trained on.
+        source: the data, by default what the model was trained on; read with the settings of the run.
         note: takes what the user should know.
     """
     predictor = open_predictor(folder, registry, device)
     settings = predictor.config.settings
-    data = open_dataset(source or settings.data.source, settings.data.text, registry)
+    data = open_data(replace(settings.data, source=source or settings.data.source), registry)
     if list(data.label_texts) != list(predictor.labels.texts):
         if not predictor.reads_label_texts:
             reason = f"its labels are not those of {folder}, and the model has no dual encoder that could read them"

@@ -12,6 +12,7 @@ from torch import Tensor
 from xmclab.schema import OptimSettings
 from xmclab.tables import RowOptimizer, merged, rows_of
 from xmclab.train.model import Model
+from xmclab.train.profile import Part, unprofiled
 from xmclab.train.streaming import StreamedRows
 
 
@@ -67,14 +68,16 @@ class Optimizers:
                 gradient.mul_(self._factor)
         return norm
 
-    def step(self) -> None:
+    def step(self, part: Part = unprofiled) -> None:
         """Update, advance the schedule, forget the gradients."""
         if self.rows:
-            self.rows.finish(self._factor)
+            with part("table update"):
+                self.rows.finish(self._factor)
         for optimizer, schedule in zip(self._all, self._schedules, strict=True):
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad(set_to_none=True)
+            with part("table update" if isinstance(optimizer, RowOptimizer) else "optimizer"):
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad(set_to_none=True)
 
     def _gradients(self) -> list[Tensor]:
         """Dense gradients, and the values of sparse ones (their ids brought together first)."""

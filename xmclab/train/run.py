@@ -16,7 +16,7 @@ from rich.console import Console
 
 from xmclab.api import Dataset, Ragged, Ranking, Tracker
 from xmclab.config import Config
-from xmclab.data import open_dataset
+from xmclab.data import open_data
 from xmclab.errors import DivergedError, MemoryLimitError, Problem, XmclabError
 from xmclab.evaluate.metrics import evaluate, inverse_propensity, propensity_parameters
 from xmclab.evaluate.report import print_table
@@ -55,18 +55,19 @@ class Evaluator:
         """Metrics of every search of the model as it is now."""
         trainer.model.settle()
         settings = self.config.settings
-        if self.test_tokens is None:
-            self.test_tokens = trainer.model.encoder.tokenise(self.data.test.texts)
-        rankings = rank_all(
-            trainer.model,
-            lambda: self.config.make("index"),
-            self.test_tokens,
-            trainer.label_tokens,
-            self.data.test.filter_NL,
-            settings.evaluate.depth,
-            settings.encode.search_chunk,
-        )
-        return self.score(rankings)
+        with trainer.profile.part("evaluation"):
+            if self.test_tokens is None:
+                self.test_tokens = trainer.model.encoder.tokenise(self.data.test.texts)
+            rankings = rank_all(
+                trainer.model,
+                lambda: self.config.make("index"),
+                self.test_tokens,
+                trainer.label_tokens,
+                self.data.test.filter_NL,
+                settings.evaluate.depth,
+                settings.encode.search_chunk,
+            )
+            return self.score(rankings)
 
     def baselines(self, registry: Registry) -> Scores:
         depth = self.config.settings.evaluate.depth
@@ -84,7 +85,7 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
     settings = config.settings
     seconds: dict[str, float] = {}
     started = time.perf_counter()
-    data = open_dataset(settings.data.source, settings.data.text, registry)
+    data = open_data(settings.data, registry)
     folder = store.create_folder(out, f"{config.recipe}-{data.name}")
     with deterministic(settings.deterministic), failures(folder):
         trainer = make_trainer(config, data, folder)
@@ -131,6 +132,9 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
         "seconds": {name: round(value, 3) for name, value in seconds.items()},
         "out": str(folder),
     }
+    if trainer.profile.on:
+        document["profile"] = trainer.profile.summary()
+        trainer.profile.print_table(console)
     store.write_json(folder / store.RESULT, document)
     return RunResult(folder, metrics, baselines, document)
 

@@ -20,6 +20,7 @@ from xmclab.api import Encoder, Side, Tokens
 from xmclab.heads.classifier import Classifier
 from xmclab.objectives import Objective
 from xmclab.train.model import Model
+from xmclab.train.profile import Part, unprofiled
 from xmclab.train.streaming import AllLabels, LabelBlocks, StreamedRows
 from xmclab.truth import Truth
 
@@ -72,11 +73,9 @@ class ChunkedEncoding:
         with torch.set_grad_enabled(keep):
             outputs.append(self._encode(last))
         self._kept = outputs[last] if keep else None
-        if last:
-            self.sizes = [len(x) for x in outputs]
-            self.x_BD = torch.cat([x.detach() for x in outputs]).requires_grad_()
-        else:
-            self.x_BD = outputs[0]
+        self.sizes = [len(x) for x in outputs]
+        x_BD = torch.cat(outputs) if last else outputs[0]
+        self.x_BD = x_BD.detach().requires_grad_()  # the way back stops here, until `backward`
 
     def _encode(self, chunk: int) -> Tensor:
         torch.manual_seed(self.seed_for(self.side, chunk))
@@ -85,7 +84,8 @@ class ChunkedEncoding:
         return x_BD
 
     def backward(self) -> None:
-        if len(self.chunks) == 1 or self.x_BD.grad is None:
+        """Send the gradient of the vectors through the encoder."""
+        if self.x_BD.grad is None:
             return
         for chunk, grad_BD in reversed(list(enumerate(self.x_BD.grad.split(self.sizes)))):
             x_BD = self._encode(chunk) if self._kept is None else self._kept
@@ -101,6 +101,7 @@ def forward_backward(
     seed_for: SeedFor,
     autocast: Autocast = contextlib.nullcontext,
     rows: StreamedRows | None = None,
+    part: Part = unprofiled,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of a batch, with its gradients left in the parameters.
 
@@ -111,10 +112,31 @@ def forward_backward(
     """
     labels = None  # whichever side is encoded last keeps the graph of its last chunk
     keep_last = not batch.label_chunks
-    queries = ChunkedEncoding(model.encoder, batch.query_chunks, "query", seed_for, autocast, keep_last)
-    if batch.label_chunks:
-        labels = ChunkedEncoding(model.encoder, batch.label_chunks, "label", seed_for, autocast)
+    with part("encode forward"):
+        queries = ChunkedEncoding(model.encoder, batch.query_chunks, "query", seed_for, autocast, keep_last)
+        if batch.label_chunks:
+            labels = ChunkedEncoding(model.encoder, batch.label_chunks, "label", seed_for, autocast)
+    with part("scores and losses"):
+        x_PD = labels.x_BD if labels else None
+        total, values = _to_the_vectors(model, batch, queries.x_BD, x_PD, terms, seed_for, autocast, rows)
+    with part("encode backward"):
+        if labels:
+            labels.backward()
+        queries.backward()
+    return total, values
 
+
+def _to_the_vectors(
+    model: Model,
+    batch: DeviceBatch,
+    x_QD: Tensor,
+    x_PD: Tensor | None,
+    terms: Mapping[str, HeadTerm],
+    seed_for: SeedFor,
+    autocast: Autocast,
+    rows: StreamedRows | None,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss, its gradient left in the encoder's vectors and the parameters of the heads."""
     torch.manual_seed(seed_for("heads", 0))
     total = torch.zeros((), device=batch.labels_P.device)
     values: dict[str, Tensor] = {}
@@ -123,24 +145,21 @@ def forward_backward(
         head = model.head(name)
         if term.streams:
             assert rows is not None
-            step, q_QD = stream(name, model, batch, queries.x_BD, term, seed_for, autocast)
+            step, q_QD = stream(name, model, batch, x_QD, term, seed_for, autocast)
             rows.backward(step)
             total = total + term.share * torch.stack([part.weighted for part in step.parts]).sum()
             values |= {f"{name}/{part.term}/{part.direction}": part.value for part in step.parts}
             roots.append((q_QD, step.dq_QD.to(q_QD.dtype)))
             continue
         with autocast():
-            q_QD = head.queries(queries.x_BD)
-            z_PD = head.labels(labels.x_BD if labels else None, batch.labels_P)
+            q_QD = head.queries(x_QD)
+            z_PD = head.labels(x_PD, batch.labels_P)
             value = term.objective.evaluate_vectors(q_QD, z_PD, batch.truth, batch.label_weight_P, head.score_bound)
         total = total + term.share * value.total
         values |= {f"{name}/{part.term}/{part.direction}": part.value for part in value.parts}
     if total.requires_grad:
         roots.append((total, torch.ones_like(total)))
     torch.autograd.backward([root for root, _ in roots], [gradient for _, gradient in roots])
-    if labels:
-        labels.backward()
-    queries.backward()
     return total.detach(), values
 
 

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from xmclab.accelerator import fused_for
 from xmclab.api import Batch, BinaryLoss, Head, MultiClassLoss, Pairs
 from xmclab.closed_form import sum_over_pairs
 from xmclab.heads.classifier import Classifier
@@ -29,7 +30,7 @@ from xmclab.objectives import Objective, TermSum, TermValue
 from xmclab.tables import RowOptimizer, read, widened
 from xmclab.truth import Truth
 
-CELLS = 1 << 19  # scores of a block, at the most (unless a block is a single label)
+CELLS = 1 << 22  # scores of a block, at the most (unless a block is a single label)
 UpdateBlock = Callable[[slice, Tensor], None]  # (rows, their gradient)
 
 
@@ -99,16 +100,20 @@ class LabelBlocks:
 class _Streamed(ABC):
     """One term in one direction, summed over blocks; positives and ignored pairs are lists, other cells negatives."""
 
-    def __init__(self, term: TermSum, share: float, dtype: torch.dtype) -> None:
+    def __init__(self, term: TermSum, share: float, temperature: float, dtype: torch.dtype) -> None:
+        """`temperature`: the scores come divided by this one."""
         self.term, self.truth = term, term.truth
         self.part = term.part(dtype)
         self.slope = share * self.part.scale  # of the objective by a raw score, for each of the value by a scaled one
-        self.inverse_temperature = 1 / term.temperature
+        self.rescale = temperature / term.temperature
         self.value = torch.zeros((), dtype=torch.float64, device=self.truth.row_E.device)
 
     @abstractmethod
-    def gradient(self, s_QB: Tensor, block: Block) -> Tensor:
-        """Of the objective by the raw scores of a block, which it may overwrite; adds to the value if that is open."""
+    def gradient(self, s_QB: Tensor, block: Block) -> tuple[Tensor, float]:
+        """(g_QB, factor): their product is the gradient of the objective by the raw scores of a block.
+
+        It may overwrite the scores, and adds to the value if that is open.
+        """
 
     def _at(self, block: Block) -> tuple[Tensor, Tensor]:
         """Cells of the positives in a block."""
@@ -136,30 +141,33 @@ class _Streamed(ABC):
 class _Cells(_Streamed):
     """A binary term: every block by itself."""
 
-    def gradient(self, s_QB: Tensor, block: Block) -> Tensor:
+    def gradient(self, s_QB: Tensor, block: Block) -> tuple[Tensor, float]:
         assert isinstance(self.part.loss, BinaryLoss)
-        at = self._at(block)
-        x_QB = s_QB.mul_(self.inverse_temperature)
+        at, weight = self._at(block), self.part.cell_weight
+        x_QB = s_QB if self.rescale == 1 else s_QB.mul_(self.rescale)
         s_E = self._cut_out(x_QB, at, self._ignored_at(block))
         of_pairs, slope_E = sum_over_pairs(replace(self.part, pairs=self._pairs(block)), s_E)
         of_cells, slope_QB = self.part.loss.of_negatives(x_QB)
-        self.value = self.value + of_pairs + self.part.cell_weight * of_cells
-        return slope_QB.mul_(self.slope * self.part.cell_weight).index_put_(at, slope_E * self.slope)
+        self.value = self.value + of_pairs + weight * of_cells
+        return slope_QB.index_put_(at, slope_E / weight), self.slope * weight
 
 
 class _Queries(_Streamed):
     """A multi-class term with queries as anchors: `observe` all blocks, `close`, then ask for gradients."""
 
-    def __init__(self, term: TermSum, share: float, dtype: torch.dtype) -> None:
-        super().__init__(term, share, dtype)
+    def __init__(self, term: TermSum, share: float, temperature: float, dtype: torch.dtype) -> None:
+        super().__init__(term, share, temperature, dtype)
         self.s_E = torch.empty_like(self.part.pairs.weight_E)
         self.top_Q = self.s_E.new_full((self.truth.shape[0],), torch.finfo(dtype).min)
         self.sum_Q = torch.zeros_like(self.top_Q)
 
     def observe(self, s_QB: Tensor, block: Block) -> None:
         """Take a block into the log-sum-exp of the negatives. Overwrites the scores."""
-        x_QB = s_QB.mul_(self.inverse_temperature)
-        self.s_E[block.pairs] = self._cut_out(x_QB, self._at(block), self._ignored_at(block))
+        self.s_E[block.pairs] = self._cut_out(s_QB, self._at(block), self._ignored_at(block)) * self.rescale
+        if fused := fused_for(s_QB):
+            fused.add_row_sums(s_QB, self.rescale, self.top_Q, self.sum_Q)
+            return
+        x_QB = s_QB.mul_(self.rescale)
         top_Q = torch.maximum(self.top_Q, x_QB.amax(dim=1))
         self.sum_Q.mul_((self.top_Q - top_Q).exp()).add_(x_QB.sub_(top_Q.unsqueeze(1)).exp_().sum(dim=1))
         self.top_Q = top_Q
@@ -168,28 +176,32 @@ class _Queries(_Streamed):
         """All blocks were observed: the value is known, and what the gradients need."""
         assert isinstance(self.part.loss, MultiClassLoss)
         log_sum_Q = self.top_Q + self.sum_Q.log()
-        value, slope_E, slope_Q = self.part.loss.value_and_grad(self.s_E, log_sum_Q, self.part.pairs)
+        value, self.slope_E, self.slope_Q = self.part.loss.value_and_grad(self.s_E, log_sum_Q, self.part.pairs)
         self.value = value.double()
-        self.slope_E, self.slope_Q1 = slope_E * self.slope, (slope_Q * self.slope).unsqueeze(1)
-        self.log_sum_Q1 = log_sum_Q.clamp(min=torch.finfo(log_sum_Q.dtype).min).unsqueeze(1)
+        self.log_sum_Q = log_sum_Q.clamp(min=torch.finfo(log_sum_Q.dtype).min)
 
-    def gradient(self, s_QB: Tensor, block: Block) -> Tensor:
-        gradient_QB = torch.add(-self.log_sum_Q1, s_QB, alpha=self.inverse_temperature, out=s_QB)
-        self._cut_out(gradient_QB, self._at(block), self._ignored_at(block))
-        return gradient_QB.exp_().mul_(self.slope_Q1).index_put_(self._at(block), self.slope_E[block.pairs])
+    def gradient(self, s_QB: Tensor, block: Block) -> tuple[Tensor, float]:
+        at = self._at(block)
+        self._cut_out(s_QB, at, self._ignored_at(block))
+        if fused := fused_for(s_QB):
+            fused.weigh_rows_(s_QB, self.rescale, self.log_sum_Q, self.slope_Q)
+        else:
+            torch.add(-self.log_sum_Q.unsqueeze(1), s_QB, alpha=self.rescale, out=s_QB)
+            s_QB.exp_().mul_(self.slope_Q.unsqueeze(1))
+        return s_QB.index_put_(at, self.slope_E[block.pairs]), self.slope
 
 
 class _Labels(_Streamed):
     """A multi-class term with labels as anchors: those of a block that have a positive, which it holds entirely."""
 
-    def __init__(self, term: TermSum, share: float, dtype: torch.dtype, labels_U: Tensor) -> None:
-        super().__init__(term, share, dtype)
+    def __init__(self, term: TermSum, share: float, temperature: float, dtype: torch.dtype, labels_U: Tensor) -> None:
+        super().__init__(term, share, temperature, dtype)
         self.labels_U = labels_U
 
-    def gradient(self, s_QB: Tensor, block: Block) -> Tensor:
+    def gradient(self, s_QB: Tensor, block: Block) -> tuple[Tensor, float]:
         assert isinstance(self.part.loss, MultiClassLoss)
         columns_U = self.labels_U[block.anchors] - block.labels.start
-        x_UQ = s_QB.index_select(1, columns_U).mul_(self.inverse_temperature).T.contiguous()
+        x_UQ = s_QB.index_select(1, columns_U).mul_(self.rescale).T.contiguous()
         first, unknown = block.anchors.start, block.anchors_ignored
         at = self.truth.row_E[block.pairs] - first, self.truth.column_E[block.pairs]
         ignored_at = self.truth.ignored_row_I[unknown] - first, self.truth.ignored_column_I[unknown]
@@ -198,8 +210,8 @@ class _Labels(_Streamed):
         value, slope_E, slope_U = self.part.loss.value_and_grad(s_E, log_sum_U, self._pairs(block, first))
         self.value = self.value + value
         shift_U1 = log_sum_U.clamp(min=torch.finfo(x_UQ.dtype).min).unsqueeze(1)
-        gradient_UQ = x_UQ.sub_(shift_U1).exp_().mul_(slope_U.unsqueeze(1)).index_put_(at, slope_E).mul_(self.slope)
-        return torch.zeros_like(s_QB).index_copy_(1, columns_U, gradient_UQ.T)
+        gradient_UQ = x_UQ.sub_(shift_U1).exp_().mul_(slope_U.unsqueeze(1)).index_put_(at, slope_E)
+        return torch.zeros_like(s_QB).index_copy_(1, columns_U, gradient_UQ.T), self.slope
 
 
 class AllLabels:
@@ -227,6 +239,7 @@ class AllLabels:
         self.q_QD = widened(q_QD.detach())
         weight_L = None if label_weight_L is None else label_weight_L.to(self.q_QD.dtype)
         self.sums = list(self._sums(objective, share, weight_L))
+        self.scaled_q_QD = self.q_QD / self.temperature
         self.dq_QD = torch.zeros_like(self.q_QD)
         largest = max((block.labels.stop - block.labels.start for block in blocks.blocks), default=0)
         self.memory = self.q_QD.new_empty(len(self.q_QD) * largest)
@@ -235,15 +248,17 @@ class AllLabels:
 
     def _sums(self, objective: Objective, share: float, weight_L: Tensor | None) -> Iterator[_Streamed]:
         dtype, labels_U = self.q_QD.dtype, self.blocks.labels_U
-        for term in objective.sums(self.blocks.truth, weight_L, dtype):
+        terms = objective.sums(self.blocks.truth, weight_L, dtype)
+        self.temperature = terms[0].temperature
+        for term in terms:
             if term.direction == "cells":
-                yield _Cells(term, share, dtype)
+                yield _Cells(term, share, self.temperature, dtype)
             elif term.direction == "q2l":
-                yield _Queries(term, share, dtype)
+                yield _Queries(term, share, self.temperature, dtype)
             else:
                 weight_U = None if weight_L is None else weight_L[labels_U]
                 term = replace(term, truth=self.blocks.anchor_truth, label_weight_P=weight_U)
-                yield _Labels(term, share, dtype, labels_U)
+                yield _Labels(term, share, self.temperature, dtype, labels_U)
 
     def _rows(self, number: int, block: Block) -> tuple[Tensor, Tensor]:
         """(rows_BD, z_BD) of a block, with the way from one to the other for `_to_rows`."""
@@ -253,10 +268,10 @@ class AllLabels:
         return rows_BD, self.head.label_vectors(rows_BD)
 
     def _scores(self, z_BD: Tensor) -> Tensor:
-        """s_QB in memory that the next block overwrites."""
+        """s_QB, divided by the first term's temperature, in memory that the next block overwrites."""
         shape = len(self.q_QD), len(z_BD)
         s_QB = self.memory[: shape[0] * shape[1]].view(shape)
-        return torch.mm(self.q_QD, z_BD.detach().T, out=s_QB)
+        return torch.mm(self.scaled_q_QD, z_BD.detach().T, out=s_QB)
 
     def _observe(self) -> None:
         queries = [part for part in self.sums if isinstance(part, _Queries)]
@@ -269,30 +284,32 @@ class AllLabels:
 
     def backward(self, update: UpdateBlock | None = None) -> None:
         """Sum up values and `dq_QD`; give the gradient of each block of the table to `update`."""
-        for block, z_BD, g_QB, gradient_BD in self._gradients():
-            self.dq_QD.addmm_(g_QB, z_BD)
-            self.square += gradient_BD.square().sum()
+        for block, z_BD, g_QB, factor, gradient_BD in self._gradients():
+            self.dq_QD.addmm_(g_QB, z_BD, alpha=factor)
+            self.square += gradient_BD.flatten().dot(gradient_BD.flatten())
             if update:
                 update(block.labels, gradient_BD)
 
     def replay(self, update: UpdateBlock, factor: Tensor) -> None:
         """After a `backward` without an update: compute the gradients again, give them times `factor` to `update`."""
-        for block, _, _, gradient_BD in self._gradients():
+        for block, _, _, _, gradient_BD in self._gradients():
             update(block.labels, gradient_BD.mul_(factor))
 
-    def _gradients(self) -> Iterator[tuple[Block, Tensor, Tensor, Tensor]]:
-        """(block, z_BD, g_QB, gradient of its rows of the table)"""
+    def _gradients(self) -> Iterator[tuple[Block, Tensor, Tensor, float, Tensor]]:
+        """(block, z_BD, g_QB and its factor, gradient of the block's rows of the table)"""
         for number, block in enumerate(self.blocks.blocks):
             rows_BD, z_BD = self._rows(number, block)
             s_QB = self._scores(z_BD)
-            g_QB: Tensor | None = None
-            for part in self.sums:
-                gradient_QB = part.gradient(s_QB if part is self.sums[-1] else s_QB.clone(), block)
-                g_QB = gradient_QB if g_QB is None else g_QB.add_(gradient_QB)
-            assert g_QB is not None
-            dz_BD = g_QB.T @ self.q_QD
+            last, *others = reversed(self.sums)
+            of_others = [part.gradient(s_QB.clone(), block) for part in others]
+            g_QB, factor = last.gradient(s_QB, block)
+            if of_others:
+                g_QB, factor = g_QB.mul_(factor), 1.0
+            for other_QB, other_factor in of_others:
+                g_QB.add_(other_QB, alpha=other_factor)
+            dz_BD = (g_QB.T @ self.q_QD).mul_(factor)
             gradient_BD = dz_BD if z_BD is rows_BD else torch.autograd.grad(z_BD, rows_BD, dz_BD)[0]
-            yield block, z_BD.detach(), g_QB, gradient_BD
+            yield block, z_BD.detach(), g_QB, factor, gradient_BD
 
     @property
     def parts(self) -> list[TermValue]:

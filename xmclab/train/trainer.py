@@ -22,6 +22,7 @@ from xmclab.evaluate.metrics import inverse_propensity, propensity_parameters
 from xmclab.train.display import Display
 from xmclab.train.model import Model, to_device
 from xmclab.train.optim import Optimizers
+from xmclab.train.profile import PLAN_WAIT, STEP, Profile
 from xmclab.train.step import DeviceBatch, HeadTerm, forward_backward
 from xmclab.train.streaming import LabelBlocks, streams_all_labels
 from xmclab.truth import Truth
@@ -40,6 +41,7 @@ class Trainer:
         self.keys = Keys(self.settings.seed)
         self.device = pick_device(self.settings.device)
         self.autocast = autocast_for(self.device, self.settings.precision)
+        self.profile = Profile(self.device, self.settings.profile)
 
         torch.manual_seed(self.keys.seed_for("parameters"))
         encoder = config.make("encoder")
@@ -83,34 +85,40 @@ class Trainer:
             if self._refresh_due(epoch):
                 display.note(f"epoch {epoch + 1}: refreshing clusters and negatives")
                 started = time.perf_counter()
-                view = self.refresh(epoch)
+                with self.profile.part("refresh"):
+                    view = self.refresh(epoch)
                 seconds = time.perf_counter() - started
                 log({"event": "refresh", "epoch": epoch, "seconds": seconds, **self.miner.report()})
             plan = self.sampler.plan(self.rows_N, epoch, view, self.keys)
-            prepared = ahead(lambda item: self.prepare(*item), enumerate(plan, start=step))
-            for number, (batch, query_chunks, label_chunks) in enumerate(prepared, start=1):
-                started = time.perf_counter()
-                loss, norm, values = self.train_step(step, batch, self.on_device(batch, query_chunks, label_chunks))
-                record = {
-                    "event": "step",
-                    "epoch": epoch,
-                    "step": step,
-                    "last_of_epoch": number == len(plan),
-                    "loss": loss,
-                    "gradient_norm": norm,
-                    "terms": values,
-                    "queries": len(batch.rows_Q),
-                    "pool": len(batch.labels_P),
-                    "positives": len(batch.positives[0]) / max(len(batch.rows_Q), 1),
-                    "dropped": batch.dropped,
-                    "missing_negatives": batch.missing,
-                    "seconds": time.perf_counter() - started,
-                }
-                log(record)
-                display.step(record)
+            waiting = partial(self.profile.part, PLAN_WAIT)
+            prepared = ahead(lambda item: self.prepare(*item), enumerate(plan, start=step), waiting)
+            for number, chunks in enumerate(prepared, start=1):
+                with self.profile.part(STEP):
+                    record = {"event": "step", "epoch": epoch, "step": step, "last_of_epoch": number == len(plan)}
+                    record |= self.step(step, *chunks)
+                    log(record)
+                    display.step(record)
                 step += 1
             after_epoch(epoch + 1)
         self.model.settle()
+
+    def step(self, step: int, batch: Batch, query_chunks: list[Tokens], label_chunks: list[Tokens]) -> Record:
+        """Train on a prepared batch; returns what there is to say about it."""
+        started = time.perf_counter()
+        with self.profile.part("to device"):
+            tensors = self.on_device(batch, query_chunks, label_chunks)
+        loss, norm, values = self.train_step(step, batch, tensors)
+        return {
+            "loss": loss,
+            "gradient_norm": norm,
+            "terms": values,
+            "queries": len(batch.rows_Q),
+            "pool": len(batch.labels_P),
+            "positives": len(batch.positives[0]) / max(len(batch.rows_Q), 1),
+            "dropped": batch.dropped,
+            "missing_negatives": batch.missing,
+            "seconds": time.perf_counter() - started,
+        }
 
     def _refresh_due(self, epoch: int) -> bool:
         wanted = self.sampler.needs_view or self._mines
@@ -136,13 +144,15 @@ class Trainer:
     def prepare(self, step: int, rows: NDArray[np.int64]) -> tuple[Batch, list[Tokens], list[Tokens]]:
         """On the host: the label pool of these queries, and the tokens of both sides in chunks."""
         pool = self.settings.pool
-        mined_QE = self.miner.sample(rows, pool.eta, self.exclude_NL, self.keys.rng("negatives", step))
-        rng = self.keys.rng("pool", step)
-        batch = build_batch(
-            rows, self.targets_NL, self.filter_NL, mined_QE, pool.beta, pool.cap, rng, all_labels=self.all_labels
-        )
-        label_chunks = self._chunks(self.label_tokens, batch.labels_P) if self.model.reads_label_texts else []
-        return batch, self._chunks(self.query_tokens, batch.rows_Q), label_chunks
+        with self.profile.part("plan"):
+            mined_QE = self.miner.sample(rows, pool.eta, self.exclude_NL, self.keys.rng("negatives", step))
+            rng = self.keys.rng("pool", step)
+            batch = build_batch(
+                rows, self.targets_NL, self.filter_NL, mined_QE, pool.beta, pool.cap, rng, all_labels=self.all_labels
+            )
+        with self.profile.part("collate"):
+            label_chunks = self._chunks(self.label_tokens, batch.labels_P) if self.model.reads_label_texts else []
+            return batch, self._chunks(self.query_tokens, batch.rows_Q), label_chunks
 
     def _chunks(self, tokens: Ragged, rows: NDArray[np.int64]) -> list[Tokens]:
         size = self.settings.encode.chunk or max(len(rows), 1)
@@ -166,11 +176,12 @@ class Trainer:
         if not len(batch.rows_Q):
             return 0.0, 0.0, {}
         loss, values = self.compute(step, tensors)
-        norm = self.optimizers.clip()
-        numbers = torch.stack([loss, norm, *values.values()]).tolist()
+        with self.profile.part("clip and check"):
+            norm = self.optimizers.clip()
+            numbers = torch.stack([loss, norm, *values.values()]).tolist()
         if not math.isfinite(numbers[0]) or not math.isfinite(numbers[1]):
             raise self._diverged(step, batch, dict(zip(("loss", "gradient norm", *values), numbers, strict=True)))
-        self.optimizers.step()
+        self.optimizers.step(self.profile.part)
         return numbers[0], numbers[1], dict(zip(values, numbers[2:], strict=True))
 
     def compute(self, step: int, tensors: DeviceBatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
@@ -180,7 +191,9 @@ class Trainer:
         def seed_for(purpose: str, chunk: int) -> int:
             return self.keys.seed_for(purpose, step, chunk)
 
-        return forward_backward(self.model, tensors, self.terms, seed_for, self.autocast, self.optimizers.rows)
+        return forward_backward(
+            self.model, tensors, self.terms, seed_for, self.autocast, self.optimizers.rows, self.profile.part
+        )
 
     def _diverged(self, step: int, batch: Batch, numbers: Mapping[str, float]) -> DivergedError:
         bad = ", ".join(name for name, value in numbers.items() if not math.isfinite(value))
@@ -202,17 +215,30 @@ class Trainer:
         return torch.from_numpy(weights_L / weights_L.mean()).float().to(self.device)
 
 
-def ahead(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """`map`, with the next result computed in a thread while the current one is used."""
+def ahead(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    waiting: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+) -> Iterator[Result]:
+    """`map`, with the next result computed in a thread while the current one is used.
+
+    Args:
+        waiting: the context in which a result that is not there yet is waited for.
+    """
+
+    def awaited(future: Future[Result]) -> Result:
+        with waiting():
+            return future.result()
+
     with ThreadPoolExecutor(max_workers=1) as pool:
         pending: Future[Result] | None = None
         for item in items:
             following = pool.submit(function, item)
             if pending is not None:
-                yield pending.result()
+                yield awaited(pending)
             pending = following
         if pending is not None:
-            yield pending.result()
+            yield awaited(pending)
 
 
 def pick_device(name: str) -> torch.device:

@@ -1,0 +1,161 @@
+"""`xmclab data`: what goes to stdout, what to stderr, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import xmclab.data
+from xmclab import cli
+
+TINY = Path(xmclab.data.__file__).parent / "embedded" / "tiny"
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    """Run the command line in this process: arguments to (exit code, stdout, stderr)."""
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["xmclab", "data", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        output = capsys.readouterr()
+        assert isinstance(caught.value.code, int)
+        return caught.value.code, output.out, output.err
+
+    return run
+
+
+def test_check_of_a_good_set(call: Any) -> None:
+    code, out, err = call("check", TINY)
+    sizes = "1,262 training queries, 399 test queries, 922 labels, 4,655 pairs, 291 filter pairs"
+    assert (code, out, err) == (0, f"{TINY}: fine, read as lf_json: {sizes}\n", "")
+
+
+def test_check_as_json(call: Any) -> None:
+    code, out, _ = call("check", "tiny", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["ok"], found["reader"], found["problems"], found["warnings"]) == (True, "lf_json", [], [])
+    assert found["sizes"]["labels"] == 922
+
+
+def test_check_tells_what_was_decided_and_what_is_odd(call: Any, tmp_path: Path) -> None:
+    rows = "".join(f"q{row},a|b\n" for row in range(9))
+    (tmp_path / "own.csv").write_text(f"query,labels\n{rows}q9,\n")
+    code, out, err = call("check", tmp_path / "own.csv")
+    assert (code, err) == (0, "")
+    assert f"note: {tmp_path / 'own.csv'}: labels are separated by '|'" in out
+    assert f"warning: {tmp_path / 'own.csv'}: own.csv: 1 queries have no label" in out
+    assert logging.getLogger("xmclab.data").propagate
+
+
+def test_check_of_a_bad_set_names_everything(call: Any, tmp_path: Path) -> None:
+    shutil.copytree(TINY, tmp_path / "bad")
+    (tmp_path / "bad" / "filter_labels_train.txt").write_text("x\n" * 7 + "9999 0\n" * 7)
+    (tmp_path / "bad" / "tst.json.gz").unlink()
+    code, out, err = call("check", tmp_path / "bad")
+    assert (code, out) == (3, "")
+    assert err.count("not a pair") == 5
+    assert err.count("query 9999 is out of range") == 5
+    assert "filter_labels_train.txt:8: query 9999" in err
+    assert "tst.json.gz: missing" in err
+    assert "14 bad lines in all" in err
+    assert all(line.startswith("error: ") for line in err.splitlines())
+
+
+def test_check_of_a_bad_set_as_json(call: Any, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("query,labels\nred,a,b\nblue,c\n")
+    code, out, err = call("check", tmp_path / "own.csv", "--json")
+    found = json.loads(out)
+    assert (code, found["ok"], found["problems"][0]["where"]) == (3, False, f"{tmp_path / 'own.csv'}:2")
+    assert err.startswith("error: ")
+
+
+def test_the_keys_of_run_are_taken_and_checked(call: Any, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("frage,tags\nred,a\nblue,c\n")
+    assert call("check", tmp_path / "own.csv", "data.query=frage")[0] == 0
+    code, out, err = call("check", tmp_path / "own.csv", "data.qurey=frage")
+    assert (code, out) == (2, "")
+    assert "data.qurey: unknown key (did you mean 'data.query'?)" in err
+
+
+def test_a_set_that_does_not_exist(call: Any) -> None:
+    code, out, err = call("check", "./nowhere")
+    assert (code, out) == (3, "")
+    assert err.startswith("error: data=./nowhere: no such folder or file")
+
+
+def test_stats_as_tables(call: Any) -> None:
+    code, out, err = call("stats", "tiny")
+    assert (code, err) == (0, "")
+    cells = [line.split() for line in out.splitlines()]
+    assert ["queries", "1,262", "399"] in cells
+    assert ["zipf", "exponent", "0.65"] in cells
+    assert ["tail", "(0-10)", "869", "(94.3", "%)", "2,437", "(68.7", "%)", "765", "(69.0", "%)"] in cells
+
+
+def test_stats_as_json_and_plot(call: Any, tmp_path: Path) -> None:
+    code, out, _ = call("stats", "tiny", "--json", "--plot", tmp_path / "curve.png")
+    assert (code, json.loads(out)["bands"]["torso"]["labels"]) == (0, 53)
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    code, _, err = call("stats", "tiny", "--plot", tmp_path / "nowhere" / "curve.png")
+    assert code == 7
+    assert "curve.png: cannot be written: No such file or directory" in err
+
+
+def test_help_does_not_load_torch() -> None:
+    code = "import sys, xmclab.cli; sys.exit('torch' in sys.modules or 'scipy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_convert_there_and_back(call: Any, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("query,labels\nred,warm|a colour\nblue,a colour\ngreen,a colour\n")
+    code, out, err = call("convert", tmp_path / "own.csv", tmp_path / "set", "data.test_share=0.4")
+    assert (code, err) == (0, "")
+    assert out == f"{tmp_path / 'set'}: 2 training queries, 1 test queries, 2 labels\n"
+    assert call("convert", tmp_path / "set", tmp_path / "table", "--to", "table", "--json")[0] == 0
+    first, last = (json.loads(call("stats", tmp_path / name, "--json")[1]) for name in ("set", "table"))
+    assert {**first, "name": "", "sha256": ""} == {**last, "name": "", "sha256": ""}
+
+
+def test_convert_keeps_contents_and_says_what_a_layout_cannot_hold(call: Any, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("query,content,labels\nred,a colour,a\nblue,as the sky,b\ngreen,grass,b\n")
+    assert call("convert", tmp_path / "own.csv", tmp_path / "set", "data.labels=labels")[0] == 0
+    _, out, _ = call("stats", tmp_path / "set", "data.text=title+content", "--json")
+    assert json.loads(out)["train"]["words"]["max"] >= 3
+    command = [sys.executable, "-m", "xmclab", "data", "convert", str(tmp_path / "set"), str(tmp_path / "raw")]
+    process = subprocess.run([*command, "--to", "raw_text"], capture_output=True, text=True, check=True)
+    assert "contents are not kept" in process.stderr
+    assert process.stderr.count("names of labels are not kept") == 0
+
+
+def test_convert_does_not_overwrite(call: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    code, out, err = call("convert", "tiny", tmp_path)
+    assert (code, out) == (7, "")
+    assert "exists and is not an empty folder" in err
+
+
+def test_split(call: Any, tmp_path: Path) -> None:
+    code, out, _ = call("split", "tiny", tmp_path / "new", "--test-share", "0.25", "--seed", "3", "--json")
+    assert (code, json.loads(out)["sizes"]["test_queries"]) == (0, 415)
+    found = json.loads(call("stats", tmp_path / "new", "--json")[1])
+    assert found["train"]["queries"] == 1262 + 399 - 415
+    assert found["test"]["filter_pairs"] > 0
+    assert found["test"]["true_pairs_filtered"] == 0
+
+
+def test_make_synthetic(call: Any, tmp_path: Path) -> None:
+    code, out, err = call("make-synthetic", tmp_path / "big", "--train", "50", "--test", "5", "--labels", "9")
+    assert (code, err) == (0, "")
+    assert out == f"{tmp_path / 'big'}: 50 training queries, 5 test queries, 9 labels\n"
+    assert call("check", tmp_path / "big")[0] == 0
+    assert call("make-synthetic", tmp_path / "x", "--train", "0")[0] == 2

@@ -1,0 +1,243 @@
+"""`xmclab data`: look at a data set before training on it, and bring it into another form."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from xmclab.cli.common import Json, print_json
+
+if TYPE_CHECKING:
+    from xmclab.api import Dataset
+    from xmclab.data.write import Contents
+    from xmclab.plugins import Registry
+    from xmclab.schema import DataSettings
+
+# The commands import what they need when they run: help answers without torch.
+app = typer.Typer(
+    help="Check, describe, convert, split and make data sets.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+Source = Annotated[str, typer.Argument(metavar="DATA", help="A folder, a table, or the name of a known set.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="As for `run`: data.text=title+content, data.labels=tags."),
+]
+Out = Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write, new or empty.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of every random draw.")]
+
+
+@app.command()
+def check(source: Source, overrides: Overrides = None, as_json: Json = False) -> None:
+    """Validate everything and report all problems: xmclab data check my.csv"""
+    from xmclab.cli import show_data
+    from xmclab.data.stats import remarks, statistics
+    from xmclab.errors import DataError
+
+    settings, registry = _settings(source, overrides)
+    found: dict[str, Any] = {"data": source, "reader": "", "ok": False, "problems": [], "warnings": [], "notes": []}
+    try:
+        with _records() as records:
+            found["reader"], data = _open(settings, registry)
+        stats = statistics(data)
+        found |= {"ok": True, "sizes": _sizes(stats)}
+        found["warnings"] = [*_messages(records, logging.WARNING), *remarks(stats)]
+        found["notes"] = _messages(records, logging.INFO)
+    except DataError as error:
+        found["problems"] = [vars(problem) for problem in error.problems]
+        if as_json:
+            print_json(found)
+        raise
+    print_json(found) if as_json else show_data.print_check(found)
+
+
+@app.command()
+def stats(
+    source: Source,
+    overrides: Overrides = None,
+    as_json: Json = False,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the frequency curve of the labels.")
+    ] = None,
+) -> None:
+    """Describe a data set: sizes, frequencies, words: xmclab data stats debian"""
+    from xmclab.cli import show_data
+    from xmclab.data import stats as numbers
+
+    data = _open(*_settings(source, overrides))[1]
+    found = numbers.statistics(data)
+    if plot is not None:
+        with _writing(plot):
+            numbers.plot(data, plot)
+    print_json(found) if as_json else show_data.print_statistics(found)
+
+
+class Layout(enum.StrEnum):
+    """What `convert` writes, by the name of the reader that reads it."""
+
+    lf_json = enum.auto()
+    raw_text = enum.auto()
+    dexml = enum.auto()
+    pecos = enum.auto()
+    table = enum.auto()
+
+
+@app.command()
+def convert(
+    source: Source,
+    out: Out,
+    overrides: Overrides = None,
+    to: Annotated[Layout, typer.Option(help="The layout to write.")] = Layout.lf_json,
+    as_json: Json = False,
+) -> None:
+    """Write a data set in another layout: xmclab data convert my.csv my-set --to lf_json"""
+    from xmclab.data.write import WRITERS, new_folder
+
+    data, contents = _open_with_contents(*_settings(source, overrides))
+    with new_folder(out) as folder:
+        WRITERS[to](folder, data, contents)
+    _print_written(out, _split_sizes(data), as_json)
+
+
+@app.command()
+def split(
+    source: Source,
+    out: Out,
+    overrides: Overrides = None,
+    test_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the queries in the test.")] = 0.2,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Cut all queries anew into training and test, with filter files: xmclab data split my.csv my-set --seed 1"""
+    from xmclab.data.resplit import resplit
+    from xmclab.data.write import new_folder, write_lf_json
+
+    data, contents = resplit(*_open_with_contents(*_settings(source, overrides)), test_share, seed)
+    with new_folder(out) as folder:
+        write_lf_json(folder, data, contents)
+    _print_written(out, _split_sizes(data), as_json)
+
+
+@app.command()
+def make_synthetic(
+    out: Out,
+    train: Annotated[int, typer.Option(min=1, help="Training queries.")] = 10_000,
+    test: Annotated[int, typer.Option(min=1, help="Test queries.")] = 1_000,
+    labels: Annotated[int, typer.Option(min=1, help="Labels.")] = 1_000,
+    topics: Annotated[int, typer.Option(min=0, help="Groups of labels; 0: about the root of the labels.")] = 0,
+    labels_per_query: Annotated[float, typer.Option(min=1.0, max=8.0, help="On average, before duplicates.")] = 3.0,
+    words: Annotated[int, typer.Option(min=1, help="Words of a query.")] = 8,
+    exponent: Annotated[float, typer.Option(min=0.0, max=5.0, help="Of the Zipf law of label frequencies.")] = 1.0,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Make up a data set of any size: xmclab data make-synthetic big --train 2000000 --labels 500000"""
+    from xmclab.data.synthetic import Recipe, make_synthetic
+    from xmclab.data.write import new_folder
+
+    recipe = Recipe(train, test, labels, topics, labels_per_query, words, exponent, seed)
+    with new_folder(out) as folder:
+        make_synthetic(folder, recipe)
+    _print_written(out, {"training_queries": train, "test_queries": test, "labels": labels}, as_json)
+
+
+def _settings(source: str, overrides: list[str] | None) -> tuple[DataSettings, Registry]:
+    """What can be set about the data, with the keys that `run` takes."""
+    from xmclab.config import resolve
+    from xmclab.plugins import default_registry
+
+    config = resolve([*(overrides or []), f"data={source}"], default_registry())
+    return config.settings.data, config.registry
+
+
+def _open(settings: DataSettings, registry: Registry) -> tuple[str, Dataset]:
+    """(name of the reader, data set); whatever a reader prints, stdout holds results only."""
+    from xmclab.data import find_reader, locate, open_data
+
+    with contextlib.redirect_stdout(sys.stderr):
+        reader = type(find_reader(locate(settings.source, registry), settings, registry))
+        data = open_data(settings, registry)
+    names = [name for name in registry.names("reader") if registry.get("reader", name) is reader]
+    return names[0], data
+
+
+def _open_with_contents(settings: DataSettings, registry: Registry) -> tuple[Dataset, Contents]:
+    """The data set by its titles, and what else is in its texts."""
+    from xmclab.data.write import with_contents
+
+    def read(text: Literal["title", "title+content"]) -> Dataset:
+        with contextlib.nullcontext() if text == "title" else _records():  # the same warnings are not given twice
+            return _open(dataclasses.replace(settings, text=text), registry)[1]
+
+    return with_contents(read)
+
+
+def _split_sizes(data: Dataset) -> dict[str, int]:
+    return {"training_queries": len(data.train), "test_queries": len(data.test), "labels": data.num_labels}
+
+
+def _print_written(out: Path, sizes: dict[str, int], as_json: bool) -> None:
+    from xmclab.cli import show_data
+
+    print_json({"out": str(out), "sizes": sizes}) if as_json else show_data.print_written(out, sizes)
+
+
+def _sizes(stats: dict[str, Any]) -> dict[str, int]:
+    return {
+        "training_queries": stats["train"]["queries"],
+        "test_queries": stats["test"]["queries"],
+        "labels": stats["labels"]["number"],
+        "pairs": stats["train"]["pairs"] + stats["test"]["pairs"],
+        "filter_pairs": stats["train"]["filter_pairs"] + stats["test"]["filter_pairs"],
+    }
+
+
+class _Keeper(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
+@contextlib.contextmanager
+def _records() -> Iterator[list[logging.LogRecord]]:
+    """What readers log inside the block, which is then printed nowhere else."""
+    logger, keeper = logging.getLogger("xmclab.data"), _Keeper()
+    before = logger.level, logger.propagate
+    logger.addHandler(keeper)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield keeper.records
+    finally:
+        logger.removeHandler(keeper)
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+
+
+def _messages(records: list[logging.LogRecord], level: int) -> list[str]:
+    return [record.getMessage() for record in records if record.levelno == level]
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Say what could not be written."""
+    from xmclab.errors import Problem, StorageError
+
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(Problem(str(path), f"cannot be written: {error.strerror or error}")) from error

@@ -1,0 +1,238 @@
+"""What every reader ends with: columns of texts and pairs, checked against each other and made into a data set."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmclab.api import Dataset, Split
+from xmclab.data.lines import Problems, excerpt, find_file, fingerprint, read_lines
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+logger = logging.getLogger("xmclab.data")
+
+SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # of a relevance
+TRAIN_FILTERS = (
+    "filter_labels_train.txt",
+    "trn_filter_labels.txt",
+    "filter_labels_trn.txt",
+    "train_filter_labels.txt",
+)
+TEST_FILTERS = (
+    "filter_labels_test.txt",
+    "tst_filter_labels.txt",
+    "filter_labels_tst.txt",
+    "test_filter_labels.txt",
+)
+
+
+@dataclass
+class Texts:
+    """The texts of queries or labels and what they are called."""
+
+    file: Path
+    texts: list[str] = field(default_factory=list)
+    names: Sequence[str] = field(default_factory=list)
+    sound: bool = False  # nothing was wrong: the number of texts can be relied on
+    has_content: bool = False
+
+
+@dataclass
+class Targets:
+    """The labels of queries, row after row."""
+
+    columns: array[int] = field(default_factory=lambda: array("q"))  # label indices
+    relevances: array[float] = field(default_factory=lambda: array("f"))
+    lengths: array[int] = field(default_factory=lambda: array("q"))  # label indices of each row
+
+    @classmethod
+    def of(
+        cls, columns: NDArray[np.integer[Any]], relevances: NDArray[np.float32], lengths: NDArray[np.integer[Any]]
+    ) -> Targets:
+        """The same from numpy."""
+        columns, lengths = (np.asarray(some, dtype=np.int64) for some in (columns, lengths))
+        return cls(array("q", columns.tobytes()), array("f", relevances.tobytes()), array("q", lengths.tobytes()))
+
+    def add(self, columns: Sequence[int], relevances: Sequence[float]) -> None:
+        """Append a row."""
+        self.columns.extend(columns)
+        self.relevances.extend(relevances)
+        self.lengths.append(len(columns))
+
+    def gathered(self, rows: NDArray[np.int64], num_rows: int) -> Targets:
+        """Rows of one label each, in any order, put together: entry i belongs to row `rows[i]`."""
+        order = np.argsort(rows, kind="stable")
+        lengths = np.bincount(rows, minlength=num_rows)
+        return Targets.of(np.asarray(self.columns)[order], np.asarray(self.relevances)[order], lengths)
+
+    def matrix(self, num_labels: int) -> sp.csr_array:
+        """A row per query; a pair that occurs again counts once, with its largest relevance."""
+        rows = np.repeat(np.arange(len(self.lengths)), np.asarray(self.lengths))
+        return distinct(rows, np.asarray(self.columns), np.asarray(self.relevances), (len(self.lengths), num_labels))
+
+
+@dataclass
+class Half:
+    """The training or the test queries as read."""
+
+    queries: Texts
+    targets: Targets
+    filter_names: tuple[str, ...]
+    filter_file: Path | None = None
+    filter_rows: array[int] = field(default_factory=lambda: array("q"))
+    filter_columns: array[int] = field(default_factory=lambda: array("q"))
+
+    def read_filter(self, folder: Path, labels: Texts, problems: Problems) -> None:
+        """Take the pairs of the filter file, if there is one."""
+        self.filter_file = file = find_file(folder, *self.filter_names)
+        for number, line in read_lines(file, problems) if file else ():
+            assert file is not None
+            try:
+                row, column = map(int, line.split())
+            except ValueError:
+                problems.line(file, number, f"not a pair `query label`: {excerpt(line)}")
+                continue
+            for index, texts, kind in ((row, self.queries, "query"), (column, labels, "label")):
+                if texts.sound and not 0 <= index < len(texts.texts):
+                    size = f"{texts.file.name} has {len(texts.texts)} lines, from 0"
+                    problems.line(file, number, f"{kind} {index} is out of range: {size}")
+                    break
+            else:
+                self.filter_rows.append(row)
+                self.filter_columns.append(column)
+
+    def split(self, num_labels: int) -> Split:
+        rows, columns = (np.array(ids, dtype=np.int64) for ids in (self.filter_rows, self.filter_columns))
+        ones = np.ones(len(rows), dtype=np.float32)
+        return Split(
+            texts=self.queries.texts,
+            names=self.queries.names,
+            targets_NL=self.targets.matrix(num_labels),
+            filter_NL=distinct(rows, columns, ones, (len(self.queries.texts), num_labels)),
+        )
+
+
+def distinct(
+    rows: NDArray[np.int64], columns: NDArray[np.int64], values: NDArray[np.float32], shape: tuple[int, int]
+) -> sp.csr_array:
+    """A sorted matrix without duplicates: of several values of one pair the largest stands."""
+    order = np.lexsort((-values, columns, rows))
+    rows, columns, values = rows[order], columns[order], values[order]
+    first = np.ones(len(rows), dtype=np.bool_)
+    first[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(rows[first], minlength=shape[0]))])
+    return sp.csr_array((values[first], columns[first], offsets), shape=shape)
+
+
+def join(title: str, content: str) -> str:
+    """A title with its content; nothing is lost: `content_of` is the way back."""
+    return f"{title} {content}" if title and content else title or content
+
+
+def content_of(joined: str, title: str) -> str:
+    """What `join` added to a title."""
+    return joined[len(title) :].removeprefix(" " if title else "")
+
+
+def check_text(value: str, key: str) -> None:
+    """Raise ValueError if a text cannot be written as UTF-8."""
+    if value.isascii():
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{key!r} has half a surrogate pair: {excerpt(value[error.start :])}") from None
+
+
+def check_index(index: int, labels: Texts) -> None:
+    """Raise ValueError if there is no label of this index."""
+    if labels.sound and not 0 <= index < len(labels.texts):
+        size = f"{labels.file.name} has {len(labels.texts)} labels, from 0"
+        raise ValueError(f"label index {index} is out of range: {size}")
+
+
+def is_relevance(value: float) -> bool:
+    """Whether it is a positive number of float32."""
+    return SMALLEST <= value <= LARGEST
+
+
+def assemble(
+    folder: Path,
+    text: str,
+    labels: Texts,
+    halves: Sequence[Half],
+    problems: Problems,
+    files: Sequence[Path | None],
+    choices: Sequence[str] = (),
+    expects_filters: bool = True,
+) -> Dataset:
+    """The data set, once nothing is wrong with it.
+
+    Args:
+        folder: where filter files are.
+        halves: the training queries, and the test queries if there are any.
+        files: what was read, except the filter files, in an order that does not change.
+        choices: what else the result depends on.
+        expects_filters: whether a missing filter file is worth a warning.
+
+    Raises:
+        DataError: with everything that is wrong.
+    """
+    for half in halves:
+        half.read_filter(folder, labels, problems)
+    for texts in (labels, *(half.queries for half in halves)):
+        if texts.sound and not texts.texts:
+            problems.file(texts.file, "no line in it")
+    train = halves[0]
+    if train.queries.texts and train.queries.sound and not len(train.targets.columns):
+        problems.file(train.queries.file, "no query has a label")
+    problems.raise_if_any()
+
+    splits = [half.split(len(labels.texts)) for half in halves]
+    for warning in _warnings(labels, halves, splits, text, expects_filters):
+        logger.warning("%s: %s", folder, warning)
+    used = [*files, *(half.filter_file for half in halves)]
+    empty = Half(Texts(folder), Targets(), ()).split(len(labels.texts))
+    return Dataset(
+        name=folder.resolve().name if folder.is_dir() else folder.name.partition(".")[0],
+        train=splits[0],
+        test=splits[1] if len(splits) > 1 else empty,
+        label_texts=labels.texts,
+        label_names=labels.names,
+        fingerprint=fingerprint([file for file in used if file], text, *choices),
+    )
+
+
+def _warnings(
+    labels: Texts, halves: Sequence[Half], splits: Sequence[Split], text: str, expects_filters: bool
+) -> Iterator[str]:
+    """What a user should know of a data set that can be used."""
+    for half, split in zip(halves, splits, strict=True):
+        where = half.queries.file.name
+        if repeated := len(half.targets.columns) - split.targets_NL.nnz:
+            yield f"{where}: {repeated} duplicate labels of a query left out"
+        if without := int(np.count_nonzero(np.asarray(half.targets.lengths) == 0)):
+            yield f"{where}: {without} queries have no label"
+        if half.filter_file is None and expects_filters:
+            names = " or ".join(half.filter_names[:2])
+            yield f"no {names}: reciprocal pairs, and queries that are labels themselves, are ranked and scored"
+    everything = (labels, *(half.queries for half in halves))
+    for texts in everything:
+        empty = [number for number, line in enumerate(texts.texts) if not line.strip()]
+        if empty:
+            lines = ", ".join(str(row + 1) for row in empty[:5]) + ", …" * (len(empty) > 5)
+            yield f"{texts.file.name}: {len(empty)} empty texts (line {lines})"
+    if same := len(labels.texts) - len(set(labels.texts)):
+        hint = "data.merge_same_text=true keeps them from being each other's negatives"
+        yield f"{labels.file.name}: {same} labels have the text of another label ({hint})"
+    if text == "title+content" and not any(texts.has_content for texts in everything):
+        yield "no line has a 'content': titles alone are read"

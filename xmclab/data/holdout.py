@@ -1,0 +1,59 @@
+"""Training and test queries from one set of queries: the same cut for the same seed, in any process and order."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from xmclab.api import Dataset, Split
+from xmclab.errors import DataError, Problem
+
+Keys = NDArray[np.uint64]
+Rows = NDArray[np.int64]
+
+
+def key_of(title: str, seed: int = 0) -> int:
+    """A random number that belongs to a title."""
+    digest = hashlib.blake2b(title.encode(), digest_size=8, key=seed.to_bytes(8, "big")).digest()
+    return int.from_bytes(digest, "big")
+
+
+def drawn(keys: Keys, share: float) -> NDArray[np.bool_]:
+    """Which queries are in the share: those of the smallest keys, so that equal titles stay together."""
+    if not len(keys):
+        return np.zeros(0, dtype=np.bool_)
+    wanted = min(max(round(share * len(keys)), 1), len(keys))
+    chosen: NDArray[np.bool_] = keys <= np.partition(keys, wanted - 1)[wanted - 1]
+    return chosen
+
+
+def rows_of(queries: Split, keys: Keys, share: float, where: str, hint: str) -> tuple[Rows, Rows]:
+    """(training rows, test rows) of a share that can be held out; `DataError` if there is none."""
+    test = drawn(keys, share)
+    if not 0 < test.sum() < len(test):
+        message = f"no test queries can be held out of {len(test)} queries of {len(set(keys.tolist()))} texts"
+        raise DataError(Problem(where, message, hint))
+    train_rows, test_rows = np.flatnonzero(~test), np.flatnonzero(test)
+    if not queries.targets_NL[train_rows].nnz:
+        raise DataError(Problem(where, "no query has a label beside those held out", hint))
+    return train_rows, test_rows
+
+
+def hold_out(dataset: Dataset, keys: Keys, share: float, hint: str) -> Dataset:
+    """The data set with a share of its training queries as test queries; its own test queries are not looked at."""
+    train, test = (take(dataset.train, rows) for rows in rows_of(dataset.train, keys, share, dataset.name, hint))
+    return dataclasses.replace(dataset, train=train, test=test)
+
+
+def take(split: Split, rows: Rows) -> Split:
+    """These queries, in this order."""
+    return Split(
+        texts=[split.texts[row] for row in rows],
+        names=[split.names[row] for row in rows],
+        targets_NL=sp.csr_array(split.targets_NL[rows]),
+        filter_NL=sp.csr_array(split.filter_NL[rows]),
+    )
