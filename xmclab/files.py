@@ -35,16 +35,17 @@ def new_file(path: Path, where: str) -> Iterator[IO[str]]:
 
 
 @contextlib.contextmanager
-def new_folder(path: Path, where: str) -> Iterator[Path]:
+def new_folder(path: Path, where: str = "") -> Iterator[Path]:
     """A folder to fill that takes its name when the block ends well; else nothing is left.
 
     Args:
         path: must not exist, or be an empty folder.
-        where: what the user typed, for errors.
+        where: what the user typed, for errors; the path by default.
     """
+    where = where or str(path)
     with storage_errors(where):
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise StorageError(Problem(where, "it exists and is not an empty folder", "name a new folder"))
+            raise StorageError(Problem(where, "exists and is not an empty folder", "name a new folder"))
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:

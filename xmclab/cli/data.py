@@ -102,7 +102,8 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Write a data set in another layout: xmclab data convert my.csv my-set --to lf_json"""
-    from xmclab.data.write import WRITERS, new_folder
+    from xmclab.data.write import WRITERS
+    from xmclab.files import new_folder
 
     data, contents = _open_with_contents(*_settings(source, overrides))
     with new_folder(out) as folder:
@@ -121,7 +122,8 @@ def split(
 ) -> None:
     """Cut all queries anew into training and test, with filter files: xmclab data split my.csv my-set --seed 1"""
     from xmclab.data.resplit import resplit
-    from xmclab.data.write import new_folder, write_lf_json
+    from xmclab.data.write import write_lf_json
+    from xmclab.files import new_folder
 
     data, contents = resplit(*_open_with_contents(*_settings(source, overrides)), test_share, seed)
     with new_folder(out) as folder:
@@ -144,7 +146,7 @@ def make_synthetic(
 ) -> None:
     """Make up a data set of any size: xmclab data make-synthetic big --train 2000000 --labels 500000"""
     from xmclab.data.synthetic import Recipe, make_synthetic
-    from xmclab.data.write import new_folder
+    from xmclab.files import new_folder
 
     recipe = Recipe(train, test, labels, topics, labels_per_query, words, exponent, seed)
     with new_folder(out) as folder:
