@@ -17,6 +17,8 @@ from xmclab.cli.common import Device, Folder, Json, Plugin, note, print_json, re
 from xmclab.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
+    from xmclab.plugins import Registry
+    from xmclab.serve.predictor import Predictor
     from xmclab.serve.texts import TextFile
 
 STDIN = Path("-")
@@ -71,17 +73,10 @@ def predict(
         if added:
             added.check()
 
-        with contextlib.redirect_stdout(sys.stderr):  # stdout holds results only
-            from xmclab.serve.open import open_predictor
-            from xmclab.train.store import Labels
-
-            predictor = open_predictor(folder, registry, device)
-            search = predictor.pick_search(head)
-            if added:
-                records = list(added)
-                predictor.add_labels(Labels([label.name for label in records], [label.text for label in records]))
+        predictor = _load(folder, registry, device, added)
+        search = predictor.pick_search(head)
         if queries:
-            queries.with_content = predictor.config.settings.data.text == "title+content"
+            queries.with_content = predictor.reads_content
         if k > len(predictor.labels):
             note(f"-k {k}: there are {len(predictor.labels)} labels, all of them are ranked")
             k = len(predictor.labels)
@@ -121,6 +116,20 @@ def evaluate(
     from xmclab.evaluate.report import print_table
 
     print_table(Console(), result.title, result.metrics, {})
+
+
+def _load(folder: Path, registry: Registry, device: str, added: TextFile | None) -> Predictor:
+    """The model of a folder, with labels added to its own."""
+    with contextlib.redirect_stdout(sys.stderr):  # whatever a part prints, stdout holds results only
+        from xmclab.serve.open import open_predictor
+        from xmclab.train.store import Labels
+
+        predictor = open_predictor(folder, registry, device)
+        if added:
+            added.with_content = predictor.reads_content
+            records = list(added)
+            predictor.add_labels(Labels([label.name for label in records], [label.text for label in records]))
+    return predictor
 
 
 @contextlib.contextmanager
