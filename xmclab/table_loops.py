@@ -7,8 +7,6 @@ Sums and products are rounded as there; only a root may differ in its last bit, 
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xmclab.accelerator import jit
+from xmclab.accelerator import in_threads, jit
 from xmclab.intrinsics import ask_for, fma
 
 if TYPE_CHECKING:
@@ -85,21 +83,9 @@ def _bits(weight_LD: Tensor) -> Stored:
 
 def _in_parts(update: Callable[[slice], None], g_PD: Tensor) -> None:
     """Call `update` for parts of the rows, side by side if there are enough of them."""
-    threads = torch.get_num_threads()
-    parts = min(threads, g_PD.numel() // WORTH_A_THREAD)
-    if parts < 2:
-        update(slice(None))
-        return
+    parts = max(1, min(torch.get_num_threads(), g_PD.numel() // WORTH_A_THREAD))
     edges = [len(g_PD) * part // parts for part in range(parts + 1)]
-    others = [_pool(threads).submit(update, slice(*edge)) for edge in pairwise(edges[1:])]
-    update(slice(edges[1]))
-    for other in others:
-        other.result()
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="rows")
+    in_threads(update, [slice(*edge) for edge in pairwise(edges)])
 
 
 @jit

@@ -97,7 +97,8 @@ def gather(weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
 
 def sparse_gradient(ids_P: Tensor, g_PD: Tensor, shape: torch.Size) -> Tensor:
     """The gradient of a table from that of some of its rows."""
-    return torch.sparse_coo_tensor(ids_P.unsqueeze(0), g_PD, shape, check_invariants=False)
+    # Adding another one in place grows the ids, which memory of numpy cannot.
+    return torch.sparse_coo_tensor(ids_P.clone().unsqueeze(0), g_PD, shape, check_invariants=False)
 
 
 def merged(gradient: Tensor) -> Tensor:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-
 import torch
 from torch import Tensor
+
+from xmclab.accelerator import in_threads
 
 WORTH_A_THREAD = 1 << 17  # cells
 
@@ -52,17 +51,7 @@ def _keep_compiled(ids_NK: Tensor, scores_NK: Tensor, rows_Q: Tensor, s_QP: Tens
     """In parts of the queries, side by side where that is worth it."""
     from xmclab.indexes.loops import keep
 
-    threads = torch.get_num_threads()
-    parts = max(1, min(threads, len(rows_Q) * len(labels_P) // WORTH_A_THREAD))
-    pieces = zip(rows_Q.tensor_split(parts), s_QP.tensor_split(parts), strict=True)
+    parts = max(1, min(torch.get_num_threads(), len(rows_Q) * len(labels_P) // WORTH_A_THREAD))
+    pieces = list(zip(rows_Q.tensor_split(parts), s_QP.tensor_split(parts), strict=True))
     kept, labels = (ids_NK.numpy(), scores_NK.numpy()), labels_P.numpy()
-    first, *others = [(*kept, rows.numpy(), scores.numpy(), labels) for rows, scores in pieces]
-    running = [_pool(threads).submit(keep, *arguments) for arguments in others]
-    keep(*first)
-    for other in running:
-        other.result()
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="best")
+    in_threads(lambda piece: keep(*kept, piece[0].numpy(), piece[1].numpy(), labels), pieces)
