@@ -1,4 +1,4 @@
-"""What all tests share: few threads, and a tiny encoder that needs no download."""
+"""What all tests share: few threads, a tiny encoder that needs no download, small runs, and the command line."""
 
 from __future__ import annotations
 
@@ -8,16 +8,25 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
+from xmclab import cli
 from xmclab.api import Encoder, Ragged, Side, Tokens
+from xmclab.config import resolve
+from xmclab.plugins import default_registry
+from xmclab.train.run import run
+
+SMALL = ["data=tiny", "sampler.batch_size=512", "epochs=1", "evaluate.baselines=off"]
+BAG = ("encoder=bag", "encoder.dim=16")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -71,3 +80,35 @@ def letters() -> Letters:
     encoder = Letters()
     encoder.fit([])
     return encoder.double()
+
+
+@pytest.fixture(scope="session")
+def train() -> Callable[..., Path]:
+    """Train a small model: (folder, overrides) to the run folder."""
+
+    def train_small(folder: Path, *overrides: str, encoder: Sequence[str] = BAG) -> Path:
+        config = resolve([*SMALL, *encoder, *overrides], default_registry())
+        return run(config, default_registry(), folder, Console(quiet=True)).folder
+
+    return train_small
+
+
+@pytest.fixture(scope="session")
+def small_run(train: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with both heads; not to be written to."""
+    return train(tmp_path_factory.mktemp("runs") / "small", "head.de.dim=16", "head.clf.dim=12")
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run the command line in this process: arguments to (exit code, stdout, stderr)."""
+
+    def run_command(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["xmclab", *map(str, arguments)])
+        with pytest.raises(SystemExit) as caught:
+            cli.main()
+        output = capsys.readouterr()
+        assert isinstance(caught.value.code, int)
+        return caught.value.code, output.out, output.err
+
+    return run_command

@@ -166,8 +166,7 @@ def is_listing(arguments: list[str]) -> bool:
 
 
 def xmclab(arguments: list[str]) -> int:
-    if not is_listing(arguments):
-        assert arguments[0] == "run"
+    if arguments[0] == "run" and not is_listing(arguments):
         arguments = ["run", *QUICK, *arguments[1:]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["xmclab", *arguments])

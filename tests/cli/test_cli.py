@@ -27,21 +27,6 @@ from xmclab.hookspecs import KINDS
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run the command line in this process: arguments to (exit code, stdout, stderr)."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["xmclab", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        output = capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, output.out, output.err
-
-    return run
-
-
-@pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Puts a trainer in place that only notes what it is called with, and prints."""
     import xmclab.train.run
@@ -58,7 +43,15 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return calls
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["parts", "-h"], ["--version"], ["recipes"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["--version"],
+        ["recipes"],
+        *([name, "-h"] for name in ("run", "parts", "predict", "score", "export")),
+    ],
+)
 def test_light_commands_do_not_import_torch(arguments: list[str]) -> None:
     code = (
         f"import sys; sys.argv = ['xmclab', *{arguments!r}]\n"

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from xmclab.api import Dataset, Split
 from xmclab.data import open_data, open_dataset
 from xmclab.data.columns import content_of, join
-from xmclab.data.write import WRITERS, Contents, new_folder, with_contents
+from xmclab.data.write import WRITERS, Contents, with_contents
 from xmclab.errors import DataError, StorageError
+from xmclab.files import new_folder
 from xmclab.plugins import default_registry
 from xmclab.schema import DataSettings
 

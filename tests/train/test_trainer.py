@@ -307,7 +307,8 @@ def test_a_refresh_looks_with_one_head_only(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_run_folder_says_what_was_run(tmp_path: Path) -> None:
     result = run(config(), default_registry(), tmp_path / "out", QUIET)
     files = {path.name for path in result.folder.iterdir()}
-    assert files == {"config.yaml", "environment.json", "metrics.jsonl", "result.json", "model.safetensors", "encoder"}
+    documents = {"config.yaml", "environment.json", "metrics.jsonl", "result.json", "labels.jsonl"}
+    assert files == documents | {"model.safetensors", "encoder"}
     environment = json.loads((result.folder / "environment.json").read_text())
     assert environment["seed"] == 0
     assert environment["packages"]["torch"] == torch.__version__

@@ -1,4 +1,4 @@
-"""The command line: `xmclab run`, `xmclab data`, `xmclab parts`, `xmclab recipes`.
+"""The command line: `xmclab run`, `data`, `predict`, `eval`, `score`, `export`, `parts`, `recipes`.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 usage or config, 3 data, 4 plugin,
 5 diverged, 6 out of memory, 7 storage, 130 interrupted, 141 the reader of stdout went away.
@@ -7,7 +7,6 @@ Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import traceback
@@ -17,7 +16,8 @@ from typing import Annotated, Any
 import typer
 
 from xmclab import __version__
-from xmclab.cli import data
+from xmclab.cli import data, export, predict, score
+from xmclab.cli.common import Json, print_json
 from xmclab.errors import XmclabError
 
 # The commands import what they need when they run: help answers without torch.
@@ -33,8 +33,6 @@ app = typer.Typer(
 )
 
 app.add_typer(data.app, name="data")
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 
 
 def main() -> None:
@@ -115,9 +113,9 @@ def run(
         print(f"warning: {problem}", file=sys.stderr)
     config = resolve(overrides or [], registry)
     if why:
-        _print_json(show.why_document(config)) if as_json else show.print_why(config)
+        print_json(show.why_document(config)) if as_json else show.print_why(config)
     elif dry_run:
-        _print_json(config.to_dict()) if as_json else show.print_config(config)
+        print_json(config.to_dict()) if as_json else show.print_config(config)
     else:
         _train(config, out, as_json)
 
@@ -131,9 +129,15 @@ def _train(config: Any, out: Path | None, as_json: bool) -> None:
     with contextlib.redirect_stdout(sys.stderr):  # whatever a part prints, stdout holds results only
         result = train(config, config.registry, out, Console(file=sys.stderr))
     if as_json:
-        _print_json(result.document)
+        print_json(result.document)
     else:
         print_result(Console(), result)
+
+
+app.command()(predict.predict)
+app.command("eval")(predict.evaluate)
+app.command()(score.score)
+app.command()(export.export)
 
 
 @app.command()
@@ -147,7 +151,7 @@ def parts(
 
     registry = default_registry()
     found = registry.describe(kind)
-    _print_json(show.parts_document(registry, found)) if as_json else show.print_parts(registry, found)
+    print_json(show.parts_document(registry, found)) if as_json else show.print_parts(registry, found)
 
 
 @app.command()
@@ -157,8 +161,4 @@ def recipes(as_json: Json = False) -> None:
     from xmclab.plugins import default_registry
 
     rows = show.recipe_rows(default_registry())
-    _print_json(rows) if as_json else show.print_recipes(rows)
-
-
-def _print_json(document: Any) -> None:
-    print(json.dumps(document, indent=1, ensure_ascii=False))
+    print_json(rows) if as_json else show.print_recipes(rows)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from xmclab.cli.common import Json, print_json
+
 if TYPE_CHECKING:
     from xmclab.api import Dataset
     from xmclab.data.write import Contents
@@ -32,7 +34,6 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="As for `run`: data.text=title+content, data.labels=tags."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Out = Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write, new or empty.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of every random draw.")]
 
@@ -56,9 +57,9 @@ def check(source: Source, overrides: Overrides = None, as_json: Json = False) ->
     except DataError as error:
         found["problems"] = [vars(problem) for problem in error.problems]
         if as_json:
-            show_data.print_json(found)
+            print_json(found)
         raise
-    show_data.print_json(found) if as_json else show_data.print_check(found)
+    print_json(found) if as_json else show_data.print_check(found)
 
 
 @app.command()
@@ -79,7 +80,7 @@ def stats(
     if plot is not None:
         with _writing(plot):
             numbers.plot(data, plot)
-    show_data.print_json(found) if as_json else show_data.print_statistics(found)
+    print_json(found) if as_json else show_data.print_statistics(found)
 
 
 class Layout(enum.StrEnum):
@@ -101,7 +102,8 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Write a data set in another layout: xmclab data convert my.csv my-set --to lf_json"""
-    from xmclab.data.write import WRITERS, new_folder
+    from xmclab.data.write import WRITERS
+    from xmclab.files import new_folder
 
     data, contents = _open_with_contents(*_settings(source, overrides))
     with new_folder(out) as folder:
@@ -120,7 +122,8 @@ def split(
 ) -> None:
     """Cut all queries anew into training and test, with filter files: xmclab data split my.csv my-set --seed 1"""
     from xmclab.data.resplit import resplit
-    from xmclab.data.write import new_folder, write_lf_json
+    from xmclab.data.write import write_lf_json
+    from xmclab.files import new_folder
 
     data, contents = resplit(*_open_with_contents(*_settings(source, overrides)), test_share, seed)
     with new_folder(out) as folder:
@@ -143,7 +146,7 @@ def make_synthetic(
 ) -> None:
     """Make up a data set of any size: xmclab data make-synthetic big --train 2000000 --labels 500000"""
     from xmclab.data.synthetic import Recipe, make_synthetic
-    from xmclab.data.write import new_folder
+    from xmclab.files import new_folder
 
     recipe = Recipe(train, test, labels, topics, labels_per_query, words, exponent, seed)
     with new_folder(out) as folder:
@@ -189,7 +192,7 @@ def _split_sizes(data: Dataset) -> dict[str, int]:
 def _print_written(out: Path, sizes: dict[str, int], as_json: bool) -> None:
     from xmclab.cli import show_data
 
-    show_data.print_json({"out": str(out), "sizes": sizes}) if as_json else show_data.print_written(out, sizes)
+    print_json({"out": str(out), "sizes": sizes}) if as_json else show_data.print_written(out, sizes)
 
 
 def _sizes(stats: dict[str, Any]) -> dict[str, int]:

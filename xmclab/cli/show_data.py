@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from xmclab.evaluate.metrics import HEAD_ABOVE, TAIL_UP_TO
-
-
-def print_json(document: Any) -> None:
-    """One document on stdout."""
-    print(json.dumps(document, indent=1, ensure_ascii=False))
 
 
 def print_check(found: dict[str, Any]) -> None:

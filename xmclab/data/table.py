@@ -125,7 +125,7 @@ class _Reading:
         file = self.tables[LABELS]
         columns = columns_of(file, self.problems)
         title = self._column(file, columns, LABEL_TITLE, "of the label texts")
-        wanted = [title, _known(columns, CONTENT), _known(columns, LABEL_NAME)]
+        wanted = [title, known_column(columns, CONTENT), known_column(columns, LABEL_NAME)]
         names: list[str] = []
         labels = Texts(file, names=names)
         for number, (text, name, _) in self._texts(file, columns, wanted, labels):
@@ -146,11 +146,11 @@ class _Reading:
         cells = relevances = None
         if PAIRS not in self.tables:
             cells = self._column(file, columns, LABEL, "of the labels", self.options.labels, "labels")
-            relevances = _known(columns, RELEVANCE)
+            relevances = known_column(columns, RELEVANCE)
             self.separator = self.separator or self.options.separator or self._find_separator(file, columns, cells)
         names: list[str] = []
         half = Half(Texts(file, names=names), Targets(), filters)
-        wanted = [query, _known(columns, CONTENT, query), _known(columns, NAME, query), cells, relevances]
+        wanted = [query, known_column(columns, CONTENT, query), known_column(columns, NAME, query), cells, relevances]
         for number, (text, name, title, *row) in self._texts(file, columns, wanted, half.queries):
             try:
                 targets = self._targets(row[0], row[1], labels)
@@ -175,7 +175,10 @@ class _Reading:
         row = 0
         for number, (title, content, name, *rest) in read_rows(file, columns, wanted, self.problems):
             try:
-                title, content = _text(title, wanted[0]), _text("" if content is None else content, wanted[1] or "")
+                title, content = (
+                    cell_text(title, wanted[0]),
+                    cell_text("" if content is None else content, wanted[1] or ""),
+                )
                 name = str(row) if name is None else _name(name)
             except ValueError as error:
                 self.problems.line(file, number, str(error))
@@ -189,7 +192,7 @@ class _Reading:
         self, file: Path, columns: Sequence[str], known: Sequence[str], what: str, chosen: str = "", key: str = ""
     ) -> str | None:
         """The name of a column that must be there."""
-        found = chosen if chosen in columns else None if chosen else _known(columns, known)
+        found = chosen if chosen in columns else None if chosen else known_column(columns, known)
         if found is None and (columns or not self.problems.about(file)):
             wanted = chosen or " or ".join(known)
             there = f"there are {', '.join(map(repr, columns))}" if columns else "it has no header"
@@ -255,7 +258,7 @@ class _Reading:
         label = self._column(file, columns, LABEL, "of the labels of the pairs")
         places = self._places(halves)
         rows = [array("q") for _ in halves]
-        wanted = [query, label, _known(columns, RELEVANCE)]
+        wanted = [query, label, known_column(columns, RELEVANCE)]
         found = read_rows(file, columns, wanted, self.problems) if query and label else ()
         for number, (name, label_name, relevance) in found:
             try:
@@ -285,13 +288,14 @@ class _Reading:
         return places
 
 
-def _known(columns: Sequence[str], known: Sequence[str], taken: str | None = None) -> str | None:
+def known_column(columns: Sequence[str], known: Sequence[str], taken: str | None = None) -> str | None:
     """The first column that has one of the known names."""
     by_name = {column.lower(): column for column in reversed(columns) if column != taken}
     return next((by_name[name] for name in known if name in by_name), None)
 
 
-def _text(cell: Any, column: str) -> str:
+def cell_text(cell: Any, column: str) -> str:
+    """The text of a cell; ValueError if it holds none."""
     if cell is None:
         raise ValueError(f"lacks {column!r}")
     if not isinstance(cell, str):

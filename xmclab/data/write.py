@@ -6,8 +6,6 @@ import contextlib
 import gzip
 import io
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ import scipy.sparse as sp
 
 from xmclab.api import Dataset, Split
 from xmclab.data.columns import content_of, logger
-from xmclab.errors import DataError, Problem, StorageError
+from xmclab.errors import DataError, Problem
 
 
 @dataclass(frozen=True)
@@ -31,24 +29,6 @@ class Contents:
 
     def __bool__(self) -> bool:
         return any(any(texts) for texts in (self.train, self.test, self.labels))
-
-
-@contextlib.contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
-    """A folder to write into, which becomes `out` when the block ends well and nothing when it does not."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise StorageError(Problem(str(out), "exists and is not an empty folder", "name a new one"))
-    unfinished = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        unfinished.mkdir(parents=True)
-        yield unfinished
-        if out.exists():
-            out.rmdir()
-        unfinished.rename(out)
-    except OSError as error:
-        raise StorageError(Problem(str(out), f"cannot be written: {error.strerror or error}")) from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -55,7 +55,8 @@ class HuggingFace(Encoder):
         self.network.config.save_pretrained(folder)
 
     def load_assets(self, folder: Path) -> None:
-        self._create(str(folder), pretrained=False)
+        """Weights are taken too where they lie beside the tokenizer, as in an export."""
+        self._create(str(folder), pretrained=(folder / "model.safetensors").is_file())
 
     def _create(self, source: str, pretrained: bool) -> None:
         from transformers import AutoConfig, AutoModel, AutoTokenizer

@@ -64,7 +64,7 @@ def inverse_propensity(targets_train_NL: sp.csr_array, a: float, b: float) -> Fl
 
 def label_frequencies(targets_NL: sp.csr_array) -> Ids:
     """f_L: the number of queries that have each label."""
-    return np.bincount(_canonical(targets_NL).indices, minlength=targets_NL.shape[1])
+    return np.bincount(canonical(targets_NL).indices, minlength=targets_NL.shape[1])
 
 
 # Rankings
@@ -92,8 +92,8 @@ def drop_filtered(ranking: Ranking, filter_NL: sp.csr_array, k: int) -> Ranking:
     rows, depth = ranking.ids_NK.shape
     ids_NK = np.full((rows, k), -1, dtype=np.int64)
     scores_NK = np.full((rows, k), -np.inf, dtype=np.float32)
-    filter_NL = _canonical(filter_NL)
-    for rows_Q in _chunks(rows, depth):
+    filter_NL = canonical(filter_NL)
+    for rows_Q in row_chunks(rows, depth):
         chunk = slice(rows_Q[0], rows_Q[-1] + 1)
         ids = ranking.ids_NK[chunk]
         keep = (ids >= 0) & ~contains(filter_NL, rows_Q, ids)
@@ -166,7 +166,7 @@ def contributions(
     if not cutoffs or not rows:
         return {name: {} for name in groups.names}
 
-    truth_NL = _canonical(truth_NL)
+    truth_NL = canonical(truth_NL)
     # Rows with as many true labels share their normalisers, so that sums over such rows are all that is kept.
     sizes_N = np.diff(truth_NL.indptr)
     occurs = np.bincount(sizes_N) > 0
@@ -180,7 +180,7 @@ def contributions(
         true = truth_NL.indptr, truth_NL.indices
         loops.add_rows(ranking.ids_NK, *true, inv_propensity_L, kind_N, group_L, hits_GSK, gains_GSK, best_SK)
     else:
-        for rows_Q in _chunks(rows, cutoffs[-1]):
+        for rows_Q in row_chunks(rows, cutoffs[-1]):
             _add_rows(rows_Q, ranking, truth_NL, inv_propensity_L, kind_N, group_L, hits_GSK, gains_GSK, best_SK)
 
     wanted = [(kind, k) for kinds, some in ((KINDS[:4], ks), (KINDS[4:], recall_ks)) for kind in kinds for k in some]
@@ -250,13 +250,13 @@ def _sums(gains_SK: NDArray[np.float64 | np.int64], sizes_S: Ids) -> dict[str, F
 # Sparse helpers
 
 
-def _chunks(rows: int, places: int) -> Iterator[Ids]:
+def row_chunks(rows: int, places: int) -> Iterator[Ids]:
     """Row numbers, as many at once as have `CHUNK` places."""
     size = max(1, CHUNK // max(places, 1))
     return (np.arange(start, min(start + size, rows)) for start in range(0, rows, size))
 
 
-def _canonical(matrix: sp.csr_array) -> sp.csr_array:
+def canonical(matrix: sp.csr_array) -> sp.csr_array:
     """The matrix with sorted rows, without repeated or zero entries; the same memory where it is so already."""
     matrix = sp.csr_array(matrix)
     if not matrix.has_canonical_format or np.count_nonzero(matrix.data) < matrix.nnz:

@@ -25,10 +25,15 @@ def searches(vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def rank(index: Index, z_LD: Tensor, q_ND: Tensor, filter_NL: sp.csr_array, k: int) -> Ranking:
-    """The k best labels of every query that are not filtered for it."""
+    """Build the index and search it."""
     index.build(z_LD)
+    return look_up(index, q_ND, filter_NL, k)
+
+
+def look_up(index: Index, q_ND: Tensor, filter_NL: sp.csr_array, k: int) -> Ranking:
+    """The k best labels of every query that are not filtered for it."""
     widest = int(np.diff(filter_NL.indptr).max(initial=0))
-    ids_NK, scores_NK = index.search(q_ND, min(k + widest, len(z_LD)))
+    ids_NK, scores_NK = index.search(q_ND, min(k + widest, filter_NL.shape[1]))
     return drop_filtered(Ranking(ids_NK.cpu().numpy(), scores_NK.cpu().numpy()), filter_NL, k)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -83,6 +84,14 @@ class Faiss(Index):
         order = np.lexsort((ids_QK, -scores_QK), axis=1)
         ids_QK, scores_QK = (np.take_along_axis(x, order, axis=1) for x in (ids_QK, scores_QK))
         return torch.from_numpy(ids_QK).to(q_QD.device), torch.from_numpy(scores_QK).to(q_QD.device)
+
+    def write(self, path: Path) -> None:
+        """Keep the index in a file."""
+        self._faiss.write_index(self._index, str(path))
+
+    def read(self, path: Path) -> None:
+        """Take an index that `write` left; the caller knows that the file is whole."""
+        self._index = self._faiss.read_index(str(path))
 
     @property
     def share(self) -> float:

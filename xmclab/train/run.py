@@ -114,6 +114,7 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
                 baselines = evaluator.baselines(registry) if settings.evaluate.baselines else {}
             log({"event": "eval", "epoch": settings.epochs, "metrics": metrics, "baselines": baselines})
         store.save_model(folder, trainer.model)
+        store.save_labels(folder, store.Labels(data.label_names, data.label_texts))
     seconds["total"] = time.perf_counter() - started
     document = {
         "recipe": config.recipe,

@@ -5,6 +5,7 @@ environment.json  versions, seed, data fingerprint, device
 metrics.jsonl     a line per step and evaluation (the `jsonl` tracker)
 result.json       the document that `xmclab run --json` prints
 model.safetensors the weights;  encoder/ vocabulary or tokenizer files
+labels.jsonl      names and texts of the labels, in the order of their ids
 failure/          only if the run diverged: where and on what
 """
 
@@ -15,13 +16,15 @@ import importlib.metadata
 import itertools
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from xmclab import __version__
@@ -32,6 +35,18 @@ from xmclab.plugins import Registry
 from xmclab.train.model import Model
 
 CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.json", "encoder"
+LABELS = "labels.jsonl"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What a label id means."""
+
+    names: Sequence[str]  # [L]
+    texts: Sequence[str]  # [L]
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
 def create_folder(out: Path | None, name: str) -> Path:
@@ -101,16 +116,44 @@ def save_model(folder: Path, model: Model) -> None:
     model.encoder.save_assets(folder / ENCODER)
 
 
-def load_model(folder: Path, registry: Registry) -> tuple[Config, Model]:
-    """The config and the trained model of a run folder."""
-    if not (folder / WEIGHTS).is_file():
-        raise StorageError(Problem(str(folder), "is no run folder with a trained model", f"it has no {WEIGHTS}"))
-    config = resolve([f"recipe={folder / CONFIG}"], registry)
-    state = load_file(folder / WEIGHTS)
-    encoder = config.make("encoder")
-    encoder.load_assets(folder / ENCODER)
-    heads = {name: config.make(f"head.{name}") for name in config.heads}
-    num_labels = json.loads((folder / RESULT).read_text(encoding="utf-8"))["data"]["labels"]
-    model = Model(encoder, heads, num_labels)
-    model.load_state_dict(state)
+def save_labels(folder: Path, labels: Labels) -> None:
+    """Write the labels, a JSON object per line."""
+    with (folder / LABELS).open("w", encoding="utf-8") as file:
+        for name, text in zip(labels.names, labels.texts, strict=True):
+            file.write(json.dumps({"name": name, "text": text}, ensure_ascii=False) + "\n")
+
+
+def load_labels(folder: Path) -> Labels:
+    """The labels of a run folder, or of an export."""
+    file = folder / LABELS
+    if not file.is_file():
+        raise StorageError(Problem(str(folder), f"has no {LABELS}", "only a finished run can be used; train it again"))
+    with damage_reported(file), file.open(encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines]
+        return Labels([record["name"] for record in records], [record["text"] for record in records])
+
+
+def load_model(folder: Path, registry: Registry, *overrides: str) -> tuple[Config, Model]:
+    """The config (changed by overrides, such as `device=cpu`) and the trained model of a run folder."""
+    for name in (CONFIG, WEIGHTS, RESULT):
+        if not (folder / name).is_file():
+            raise StorageError(Problem(str(folder), "is no folder of a finished run", f"it has no {name}"))
+    config = resolve([f"recipe={folder / CONFIG}", *overrides], registry)
+    with damage_reported(folder):
+        state = load_file(folder / WEIGHTS)
+        encoder = config.make("encoder")
+        encoder.load_assets(folder / ENCODER)
+        num_labels = json.loads((folder / RESULT).read_text(encoding="utf-8"))["data"]["labels"]
+        model = Model(encoder, {name: config.make(f"head.{name}") for name in config.heads}, num_labels)
+        model.load_state_dict(state)
     return config, model
+
+
+@contextlib.contextmanager
+def damage_reported(path: Path) -> Iterator[None]:
+    """What cannot be read inside the block is a `StorageError` about this file or folder."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise StorageError(Problem(str(path), f"damaged: {reason}")) from error

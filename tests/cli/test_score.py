@@ -1,0 +1,167 @@
+"""`xmclab score`: all digits of the metrics, tables whose parts sum to the whole, and the exit codes of mistakes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from xmclab.api import Ranking
+from xmclab.data import open_dataset
+from xmclab.evaluate.metrics import inverse_propensity
+from xmclab.evaluate.scoring import score
+from xmclab.plugins import default_registry
+
+Call = Callable[..., tuple[int, str, str]]
+GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "napkinxc.npz", allow_pickle=False)
+KINDS = ("P", "PSP", "nDCG", "PSnDCG")
+
+
+def golden(name: str) -> sp.csr_array:
+    data, indices, indptr, shape = (GOLDEN[f"{name}_{part}"] for part in ("data", "indices", "indptr", "shape"))
+    return sp.csr_array((data, indices, indptr), shape=tuple(shape))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    """The problem of the golden values, as files: scores with ties, rows without true labels, filter pairs."""
+    for name in ("train", "truth", "scores"):
+        sp.save_npz(tmp_path / f"{name}.npz", golden(name))
+    rows, labels = golden("filter").nonzero()
+    (tmp_path / "filter.txt").write_text("".join(f"{row} {label}\n" for row, label in zip(rows, labels, strict=True)))
+    return {path.stem: path for path in tmp_path.iterdir()}
+
+
+def arguments(files: dict[str, Path]) -> list[object]:
+    return [
+        "--pred",
+        files["scores"],
+        "--truth",
+        files["truth"],
+        "--train",
+        files["train"],
+        "--filter",
+        files["filter"],
+    ]
+
+
+@pytest.mark.parametrize("weights", [["--family", "amazon"], ["--propensity", "0.6,2.6"]])
+def test_metrics_are_those_of_an_independent_program(call: Call, files: dict[str, Path], weights: list[str]) -> None:
+    code, out, _ = call("score", *arguments(files), *weights, "--json", "--bootstrap", "0")
+    assert code == 0
+    metrics = json.loads(out)["metrics"]
+    for kind in KINDS:
+        for k in (1, 3, 5):
+            assert metrics[f"{kind}@{k}"] / 100 == pytest.approx(GOLDEN[kind][k - 1], abs=1e-12)
+    assert metrics["R@10"] / 100 == pytest.approx(GOLDEN["R"][9], abs=1e-12)
+    assert metrics["PSR@10"] / 100 == pytest.approx(GOLDEN["PSR"][9], abs=1e-12)
+
+
+def test_parts_sum_to_the_whole(call: Call, files: dict[str, Path]) -> None:
+    _, out, _ = call("score", *arguments(files), "--json")
+    document = json.loads(out)
+    assert list(document["bands"]) == ["head", "torso", "tail"]
+    assert len(document["deciles"]) == 10
+    for kind in ("bands", "deciles"):
+        parts = list(document[kind].values())
+        assert sum(part["labels"] for part in parts) == document["labels"] == 40
+        for name, value in document["metrics"].items():
+            assert sum(part[name] for part in parts) == pytest.approx(value, abs=1e-9)
+    for name, (low, high) in document["intervals"].items():
+        assert low <= document["metrics"][name] <= high
+    assert document["propensity"] == {"A": 0.55, "B": 1.5}
+    assert document["rows"] == 60
+
+
+def test_the_table_shows_intervals_bands_and_deciles(call: Call, files: dict[str, Path]) -> None:
+    code, out, _ = call("score", *arguments(files))
+    assert code == 0
+    names = [line.split()[0] for line in out.splitlines() if line.strip()]
+    assert names[-16:] == ["all", "95", "95", "head", "torso", "tail", *["decile"] * 10]
+    assert "95 %" not in call("score", *arguments(files), "--bootstrap", "0")[1]
+
+
+def test_what_predict_writes_has_the_metrics_of_the_run(call: Call, small_run: Path, tmp_path: Path) -> None:
+    data = open_dataset("tiny", "title", default_registry())
+    (tmp_path / "queries.txt").write_text("".join(f"{text}\n" for text in data.test.texts))
+    depth = 100 + int(np.diff(data.test.filter_NL.indptr).max())
+    call(
+        *("predict", small_run, "--input", tmp_path / "queries.txt", "--head", "de", "-k", depth),
+        *("--format", "xmc", "--out", tmp_path / "p.txt"),
+    )
+    code, out, err = call("score", "--pred", tmp_path / "p.txt", "--data", "tiny", "--json")
+    assert (code, err) == (0, "")
+    metrics = json.loads((small_run / "result.json").read_text())["metrics"]["de"]
+    assert json.loads(out)["metrics"] == pytest.approx(metrics, abs=1e-9)
+
+
+def test_metrics_deeper_than_the_predictions_are_left_out(call: Call, files: dict[str, Path], tmp_path: Path) -> None:
+    np.save(tmp_path / "top.npy", np.tile(np.arange(4), (60, 1)))
+    code, out, err = call("score", *arguments({**files, "scores": tmp_path / "top.npy"}), "--json")
+    assert code == 0
+    assert set(json.loads(out)["metrics"]) == {f"{kind}@{k}" for kind in KINDS for k in (1, 3)}
+    assert "4 labels of a row at the most, deeper metrics are left out" in err
+
+
+def test_padding_never_reaches_the_metrics() -> None:
+    """-1, which faiss gives where it finds nothing, is neither the last label nor a place taken."""
+    truth = sp.csr_array(np.eye(3, 4))
+    ranking = Ranking(np.array([[0, -1], [-1, -1], [2, -1]]), np.zeros((3, 2), np.float32))
+    found = score(ranking, truth, truth, draws=10)
+    assert found.metrics["P@1"] == pytest.approx(200 / 3)
+    last = sp.csr_array(np.array([[0, 0, 0, 1]] * 3))
+    assert score(ranking, last, truth, draws=10).metrics["P@1"] == 0
+
+
+def test_a_data_set_known_by_name_has_its_own_propensities(call: Call, tmp_path: Path) -> None:
+    folder = tmp_path / "LF-AmazonTitles-tiny"
+    folder.mkdir()
+    (folder / "lbl.json").write_text('{"title": "a"}\n{"title": "b"}\n')
+    for name in ("trn.json", "tst.json"):
+        (folder / name).write_text('{"title": "x", "target_ind": [0]}\n' * 20)
+    np.save(tmp_path / "top.npy", np.tile([1, 0], (20, 1)))
+    _, out, _ = call("score", "--pred", tmp_path / "top.npy", "--data", folder, "--json")
+    assert json.loads(out)["propensity"] == {"A": 0.6, "B": 2.6}
+    train = sp.csr_array(np.tile([1, 0], (20, 1)))
+    assert (
+        json.loads(out)["metrics"]
+        == score(Ranking(np.tile([1, 0], (20, 1)), np.zeros((20, 2), np.float32)), train, train, (0.6, 2.6)).metrics
+    )
+    assert inverse_propensity(train, 0.6, 2.6)[1] > 1
+
+
+MISTAKES = {
+    "nothing to compare with": (["--pred", "scores.npz"], 2, "give --truth and --train, or --data"),
+    "no training labels": (["--pred", "scores.npz", "--truth", "truth.npz"], 2, "give --truth and --train"),
+    "no predictions": (["--truth", "truth.npz", "--train", "train.npz"], 2, "--pred"),
+    "data and files": (["--pred", "scores.npz", "--data", "tiny", "--truth", "truth.npz"], 2, "stands in place"),
+    "propensity twice": (["--pred", "scores.npz", "--family", "amazon", "--propensity", "1,1"], 2, "give either"),
+    "propensity of one number": (["--pred", "scores.npz", "--propensity", "0.5"], 2, "is not A,B"),
+    "propensity below 0": (["--pred", "scores.npz", "--propensity", "0.5,-1"], 2, "is not A,B"),
+    "unknown family": (["--pred", "scores.npz", "--family", "debian"], 2, "--family"),
+    "missing file": (["--pred", "p.txt", "--truth", "truth.npz", "--train", "train.npz"], 3, "p.txt: cannot be read"),
+    "other shape": (["--pred", "train.npz", "--truth", "truth.npz", "--train", "train.npz"], 3, "has 200 rows, not 60"),
+    "other labels": (["--pred", "scores.npz", "--truth", "truth.npz", "--train", "few.txt"], 3, "has 3 labels, not 40"),
+    "bad line": (
+        ["--pred", "bad.txt", "--truth", "truth.npz", "--train", "train.npz"],
+        3,
+        "bad.txt:2: not `label:value`",
+    ),
+    "no data": (["--pred", "scores.npz", "--data", "./nowhere"], 3, "no such folder"),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_mistakes(call: Call, files: dict[str, Path], case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files["scores"].parent)
+    Path("few.txt").write_text("1 3\n0:1\n")
+    Path("bad.txt").write_text("60 40\nx\n")
+    given, expected_code, message = MISTAKES[case]
+    code, out, err = call("score", *given)
+    assert (code, out) == (expected_code, "")
+    assert message in err
+    assert "Traceback" not in err

@@ -1,0 +1,50 @@
+"""`eval`: the numbers of the run to the last digit, and other data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from xmclab.errors import ConfigError
+from xmclab.plugins import default_registry
+from xmclab.serve.evaluation import evaluate_folder
+
+
+def test_the_metrics_of_a_run_are_found_again_to_the_last_digit(small_run: Path) -> None:
+    notes: list[str] = []
+    found = evaluate_folder(small_run, None, default_registry(), "cpu", notes.append)
+    assert found.metrics == json.loads((small_run / "result.json").read_text())["metrics"]
+    assert list(found.metrics) == ["de", "clf", "de+clf"]
+    assert found.document["data"]["name"] == "tiny"
+    assert notes == []
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A small set of other labels."""
+    folder = tmp_path_factory.mktemp("shop")
+    (folder / "lbl.json").write_text('{"title": "plot"}\n{"title": "music player"}\n{"title": "perl"}\n')
+    (folder / "trn.json").write_text('{"title": "plots", "target_ind": [0]}\n')
+    queries = [("plot", 0), ("music player", 1), ("perl", 2)]
+    lines = [json.dumps({"title": text, "target_ind": [label]}) for text, label in queries]
+    (folder / "tst.json").write_text("\n".join(lines))
+    return str(folder)
+
+
+def test_other_labels_are_ranked_by_their_texts(small_run: Path, shop: str) -> None:
+    notes: list[str] = []
+    found = evaluate_folder(small_run, shop, default_registry(), "cpu", notes.append)
+    assert list(found.metrics) == ["de"]
+    assert found.metrics["de"]["P@1"] == 100  # the queries are the labels' texts
+    assert "only `de`" in notes[0]
+
+
+def test_classifiers_cannot_rank_other_labels(train: Callable[..., Path], tmp_path: Path, shop: str) -> None:
+    folder = train(tmp_path / "run", "head.de=none")
+    found = evaluate_folder(folder, None, default_registry(), "cpu", print)
+    assert found.metrics == json.loads((folder / "result.json").read_text())["metrics"]
+    with pytest.raises(ConfigError, match="no dual encoder"):
+        evaluate_folder(folder, shop, default_registry(), "cpu", print)

@@ -1,0 +1,327 @@
+"""Exports: the same answers without the training data, the same vectors in other libraries, and no damage unnoticed."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import string
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from xmclab.errors import DataError, PluginError, StorageError
+from xmclab.plugins import default_registry
+from xmclab.serve import export as module
+from xmclab.serve.evaluation import evaluate_folder
+from xmclab.serve.export import write_export
+from xmclab.serve.open import open_predictor
+from xmclab.serve.predictor import Predictor
+from xmclab.train.store import Labels
+
+TEXTS = ["plot functions", "a database for the web", "", "music player", "a b c d " * 30]
+SEARCHES = ["de", "clf", "de+clf"]
+
+
+def load(folder: Path) -> Predictor:
+    return open_predictor(folder, default_registry(), "cpu")
+
+
+def export(run: Path, to: Path, index_type: str | None = None) -> Path:
+    write_export(load(run), run, to, index_type)
+    return to
+
+
+@pytest.fixture(scope="module")
+def exported(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The export of a bag encoder; not to be written to."""
+    return export(small_run, tmp_path_factory.mktemp("export") / "bag")
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT with a tokenizer of letters."""
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    folder = tmp_path_factory.mktemp("bert")
+    pieces = [*string.ascii_lowercase, *(f"##{letter}" for letter in string.ascii_lowercase)]
+    (folder / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *pieces]))
+    BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    torch.manual_seed(0)
+    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=57, **size)).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def train_bert(train: Callable[..., Path], bert: Path) -> Callable[..., Path]:
+    """Train with the tiny BERT: (folder, overrides) to the run folder."""
+    parts = ["encoder=hf", f"encoder.model={bert}", "encoder.max_length=12"]
+
+    return functools.partial(train, encoder=parts)
+
+
+@pytest.fixture(scope="module")
+def bert_run(train_bert: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train_bert(tmp_path_factory.mktemp("runs") / "bert", "head.de.dim=10", "head.clf.dim=12")
+
+
+@pytest.fixture(scope="module")
+def exported_bert(bert_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export(bert_run, tmp_path_factory.mktemp("export") / "bert")
+
+
+@pytest.fixture(params=["bag", "bert"])
+def pair(request: pytest.FixtureRequest) -> tuple[Path, Path]:
+    """(run, its export)"""
+    names = {"bag": ("small_run", "exported"), "bert": ("bert_run", "exported_bert")}[request.param]
+    return request.getfixturevalue(names[0]), request.getfixturevalue(names[1])
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_an_export_answers_as_its_run_does(pair: tuple[Path, Path], search: str) -> None:
+    run, exported = (load(folder).rank(TEXTS, 20, search) for folder in pair)
+    np.testing.assert_allclose(run.scores_NK, exported.scores_NK, atol=1e-6)
+    sure_NK = run.scores_NK > run.scores_NK[:, -1:] + 1e-6  # labels that tie with the last may be others
+    for row, sure in enumerate(sure_NK):
+        assert set(run.ids_NK[row, sure]) <= set(exported.ids_NK[row])
+
+
+def test_an_export_has_the_metrics_of_its_run(pair: tuple[Path, Path]) -> None:
+    run, exported = pair
+    found = evaluate_folder(exported, None, default_registry(), "cpu", print).metrics
+    expected = json.loads((run / "result.json").read_text())["metrics"]
+    for search in SEARCHES:
+        assert found[search] == pytest.approx(expected[search], abs=1e-9)
+
+
+def test_the_metrics_of_a_transformer_are_found_again_to_the_last_digit(bert_run: Path) -> None:
+    found = evaluate_folder(bert_run, None, default_registry(), "cpu", print).metrics
+    assert found == json.loads((bert_run / "result.json").read_text())["metrics"]
+
+
+def test_an_export_ranks_new_labels(pair: tuple[Path, Path]) -> None:
+    run, exported = (load(folder) for folder in pair)
+    for predictor in (run, exported):
+        predictor.add_labels(Labels(["new"], ["music player"]))
+    first, second = (predictor.rank(TEXTS, 930, "de+clf") for predictor in (run, exported))
+    np.testing.assert_allclose(first.scores_NK, second.scores_NK, atol=1e-6)
+    assert (first.ids_NK == 922).sum(axis=1).tolist() == [1] * len(TEXTS)
+
+
+def test_an_export_does_not_need_the_run(pair: tuple[Path, Path], tmp_path: Path) -> None:
+    moved = shutil.copytree(pair[1], tmp_path / "größe mit leerzeichen")
+    assert "/" not in json.loads((moved / "index.json").read_text())["index"]["file"]
+    config = (moved / "config.yaml").read_text()
+    assert "data" in config
+    assert load(moved).rank(TEXTS, 3, "de").ids_NK.shape == (len(TEXTS), 3)
+
+
+def test_label_vectors_are_plain_arrays_at_unit_length(pair: tuple[Path, Path]) -> None:
+    run, exported = pair
+    for head in ("de", "clf"):
+        vectors = np.load(exported / "vectors" / f"{head}.npy", allow_pickle=False)
+        assert vectors.dtype == np.float32
+        np.testing.assert_array_equal(vectors, load(run).vectors(head).numpy())
+        np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+
+
+def test_the_classifiers_are_stored_once(exported: Path) -> None:
+    from safetensors import safe_open
+
+    with safe_open(exported / "weights.safetensors", framework="pt") as weights:
+        names = set(weights.keys())
+    assert not any("psi" in name for name in names)
+    assert {name.split(".")[0] for name in names} == {"encoder", "heads"}
+
+
+@pytest.mark.parametrize("index_type", ["flat", "hnsw", "ivf"])
+def test_every_index_of_faiss_can_be_shipped(small_run: Path, tmp_path: Path, index_type: str) -> None:
+    folder = export(small_run, tmp_path / "export", index_type)
+    described = json.loads((folder / "index.json").read_text())["index"]
+    assert (described["search"], described["options"]["type"]) == ("de+clf", index_type)
+    exact, found = load(small_run).rank(TEXTS, 10, "de+clf"), load(folder).rank(TEXTS, 10, "de+clf")
+    assert type(load(folder).index("de+clf")).__name__ == "Faiss"
+    shared = [len(set(a) & set(b)) for a, b in zip(exact.ids_NK.tolist(), found.ids_NK.tolist(), strict=True)]
+    assert min(shared) >= {"flat": 10, "hnsw": 8, "ivf": 4}[index_type]
+
+
+def test_without_faiss_all_labels_are_compared(
+    small_run: Path, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = load(small_run).rank(TEXTS, 10, "de+clf").ids_NK.tolist()
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    assert load(exported).rank(TEXTS, 10, "de+clf").ids_NK.tolist() == expected
+    folder = export(small_run, tmp_path / "export")
+    assert json.loads((folder / "index.json").read_text())["index"] is None
+    assert load(folder).rank(TEXTS, 10, "de+clf").ids_NK.tolist() == expected
+    with pytest.raises(PluginError, match="faiss"):
+        export(small_run, tmp_path / "asked", "hnsw")
+    assert not (tmp_path / "asked").exists()
+
+
+# Other libraries
+
+
+def test_sentence_transformers_gives_the_same_vectors(exported_bert: Path, bert_run: Path) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    predictor = load(bert_run)
+    tokens = predictor.model.encoder.tokenise(TEXTS)
+    ours = predictor.model.query_vectors(tokens, 2, ["de"])["de"].numpy()
+    theirs = SentenceTransformer(str(exported_bert), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(theirs, ours, atol=1e-6)
+    labels = SentenceTransformer(str(exported_bert), device="cpu").encode(list(predictor.labels.texts[:50]))
+    np.testing.assert_allclose(labels, np.load(exported_bert / "vectors" / "de.npy")[:50], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["encoder.pooling=cls", "head.de.activation=none", "head.clf=none"],
+        ["head.de=none"],
+        ["encoder.towers=separate", "head.clf=none"],
+    ],
+)
+def test_every_shape_of_model_is_the_same_in_sentence_transformers(
+    train_bert: Callable[..., Path], tmp_path: Path, overrides: list[str]
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    run = train_bert(tmp_path / "run", *overrides)
+    folder = export(run, tmp_path / "export")
+    predictor = load(run)
+    [head] = predictor.model.head_names
+    assert json.loads((folder / "index.json").read_text())["sentence_transformer"] == head
+    ours = predictor.model.query_vectors(predictor.model.encoder.tokenise(TEXTS), 9, [head])[head].numpy()
+    np.testing.assert_allclose(SentenceTransformer(str(folder), device="cpu").encode(TEXTS), ours, atol=1e-6)
+    answers = [some.rank(TEXTS, 9, head).scores_NK for some in (predictor, load(folder))]
+    np.testing.assert_allclose(*answers, atol=1e-6)
+
+
+def test_a_label_tower_of_its_own_is_kept(train_bert: Callable[..., Path], tmp_path: Path) -> None:
+    run = train_bert(tmp_path / "run", "encoder.towers=separate", "head.clf=none")
+    folder = export(run, tmp_path / "export")
+    rankings = []
+    for predictor in (load(run), load(folder)):
+        predictor.add_labels(Labels(["new"], ["a b c"]))
+        rankings.append(predictor.rank(TEXTS, 923, "de"))
+    np.testing.assert_allclose(rankings[0].scores_NK, rankings[1].scores_NK, atol=1e-6)
+
+
+def test_the_encoder_loads_as_a_plain_transformer(exported_bert: Path, bert_run: Path) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, network = AutoTokenizer.from_pretrained(exported_bert), AutoModel.from_pretrained(exported_bert).eval()
+    encoder = load(bert_run).model.encoder.eval()
+    with torch.no_grad():
+        ours = encoder(encoder.collate(encoder.tokenise(["abc def"])))
+        theirs = network(**tokenizer("abc def", return_tensors="pt")).last_hidden_state.mean(dim=1)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_a_bag_is_no_sentence_transformer(exported: Path) -> None:
+    assert json.loads((exported / "index.json").read_text())["sentence_transformer"] is None
+    assert not (exported / "modules.json").exists()
+
+
+# Damage
+
+
+def damage(path: Path, how: str) -> None:
+    content = bytearray(path.read_bytes())
+    if how == "truncated":
+        content = content[: len(content) // 2]
+    elif how == "flipped":
+        content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    if how == "missing":
+        path.unlink()
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped", "missing"])
+def test_a_damaged_index_is_noticed_and_not_used(
+    exported: Path, tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = shutil.copytree(exported, tmp_path / "export")
+    damage(folder / "index.faiss", how)
+    expected = load(exported).rank(TEXTS, 10, "de+clf").ids_NK.tolist()
+    assert load(folder).rank(TEXTS, 10, "de+clf").ids_NK.tolist() == expected
+    assert "index.faiss" in caplog.text
+    assert "all labels are compared" in caplog.text
+
+
+@pytest.mark.parametrize("how", ["truncated", "flipped", "missing"])
+@pytest.mark.parametrize(
+    "name", ["vectors/clf.npy", "weights.safetensors", "labels.jsonl", "config.yaml", "encoder/features.json"]
+)
+def test_other_damage_stops_with_the_name_of_the_file(exported: Path, tmp_path: Path, name: str, how: str) -> None:
+    folder = shutil.copytree(exported, tmp_path / "export")
+    damage(folder / name, how)
+    with pytest.raises(StorageError, match=name.replace(".", r"\.")):
+        load(folder).rank(TEXTS, 1, "clf")
+
+
+def test_a_flipped_byte_of_the_transformer_is_noticed(exported_bert: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(exported_bert, tmp_path / "export")
+    damage(folder / "model.safetensors", "flipped")
+    with pytest.raises(StorageError, match=r"model\.safetensors.*sha256"):
+        load(folder)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}'])
+def test_a_damaged_manifest_is_named(exported: Path, tmp_path: Path, content: str) -> None:
+    folder = shutil.copytree(exported, tmp_path / "export")
+    (folder / "index.json").write_text(content)
+    with pytest.raises(StorageError, match=r"index\.json: damaged"):
+        load(folder)
+
+
+def test_an_export_of_a_newer_format_is_refused(exported: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(exported, tmp_path / "export")
+    manifest = json.loads((folder / "index.json").read_text())
+    (folder / "index.json").write_text(json.dumps({**manifest, "format": 2, "xmclab": "9.9"}))
+    with pytest.raises(StorageError, match=r"written by xmclab 9\.9, format 2"):
+        load(folder)
+
+
+# Writing
+
+
+def test_a_folder_is_complete_or_not_there(small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "_write_index", fail)
+    with pytest.raises(StorageError, match=r"--to .*: cannot be written: No space left"):
+        export(small_run, tmp_path / "export")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_written_over(small_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    for target in (tmp_path, tmp_path / "mine"):
+        with pytest.raises(StorageError, match="not an empty folder"):
+            export(small_run, target)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+    (tmp_path / "empty").mkdir()
+    assert (export(small_run, tmp_path / "empty") / "index.json").is_file()
+
+
+def test_files_can_be_read_by_others(exported: Path) -> None:
+    (exported.parent / "plain").touch()
+    usual = (exported.parent / "plain").stat().st_mode
+    assert {path.stat().st_mode for path in exported.rglob("*") if path.is_file()} == {usual}
+
+
+def test_label_vectors_that_are_not_finite_are_not_exported(small_run: Path, tmp_path: Path) -> None:
+    predictor = load(small_run)
+    with torch.no_grad():
+        predictor.model.head("clf").psi.weight[[3, 7]] = torch.nan
+    with pytest.raises(DataError, match="label 3, 7: 2 of 922 vectors are not finite"):
+        write_export(predictor, small_run, tmp_path / "export", None)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,166 @@
+"""Ranking labels with a trained model: against plain products of vectors, whatever the blocks; new labels by text."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from xmclab.api import Ranking
+from xmclab.data import open_dataset
+from xmclab.errors import ConfigError, DataError, StorageError
+from xmclab.plugins import default_registry
+from xmclab.serve import predictor as module
+from xmclab.serve.open import open_predictor
+from xmclab.serve.predictor import Predictor, merged
+from xmclab.train.store import Labels
+
+TEXTS = ["plot functions", "a database for the web", "", "music player", "python library", "perl"]
+
+
+@pytest.fixture
+def predictor(small_run: Path) -> Predictor:
+    return open_predictor(small_run, default_registry(), "cpu")
+
+
+def scores_of(predictor: Predictor, texts: list[str]) -> dict[str, np.ndarray]:
+    """The score of every label by every search, from the definition: cosines, and their sum."""
+    model = predictor.model
+    queries = model.query_vectors(model.encoder.tokenise(texts), 1024)
+    labels = model.label_vectors(model.encoder.tokenise(predictor.labels.texts), 1024)
+    scores = {head: (queries[head] @ labels[head].T).numpy() for head in ("de", "clf")}
+    return {**scores, "de+clf": scores["de"] + scores["clf"]}
+
+
+def test_a_run_keeps_the_names_and_texts_of_its_labels(predictor: Predictor) -> None:
+    data = open_dataset("tiny", "title", default_registry())
+    assert list(predictor.labels.names) == list(data.label_names)
+    assert list(predictor.labels.texts) == list(data.label_texts)
+
+
+@pytest.mark.parametrize("search", ["de", "clf", "de+clf"])
+def test_labels_come_by_descending_score(predictor: Predictor, search: str) -> None:
+    ranking = predictor.rank(TEXTS, 10, search)
+    expected = scores_of(predictor, TEXTS)[search]
+    np.testing.assert_allclose(ranking.scores_NK, -np.sort(-expected, axis=1)[:, :10], atol=1e-6)
+    np.testing.assert_allclose(ranking.scores_NK, np.take_along_axis(expected, ranking.ids_NK, axis=1), atol=1e-6)
+
+
+def test_both_heads_are_searched_unless_one_is_named(predictor: Predictor) -> None:
+    assert predictor.searches == ("de", "clf", "de+clf")
+    assert predictor.pick_search(None) == "de+clf"
+    assert predictor.pick_search("clf") == "clf"
+    with pytest.raises(ConfigError, match="did you mean 'clf'"):
+        predictor.pick_search("clff")
+
+
+def test_blocks_do_not_change_the_answers(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = predictor.rank(TEXTS, 7, "de+clf")
+    monkeypatch.setattr(module, "CHUNKS_OF_A_BLOCK", 1)
+    monkeypatch.setattr(Predictor, "_chunk", 2)
+    blocks = list(predictor.answer(iter(TEXTS), 7, "de+clf"))
+    assert [texts for texts, _ in blocks] == [TEXTS[0:2], TEXTS[2:4], TEXTS[4:6]]
+    assert np.concatenate([ranking.ids_NK for _, ranking in blocks]).tolist() == whole.ids_NK.tolist()
+    np.testing.assert_allclose(np.concatenate([r.scores_NK for _, r in blocks]), whole.scores_NK, atol=1e-6)
+
+
+def test_texts_are_read_only_as_far_as_answers_are_taken(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHUNKS_OF_A_BLOCK", 1)
+    monkeypatch.setattr(Predictor, "_chunk", 3)
+    taken = []
+    answers = predictor.answer((taken.append(number) or f"text {number}" for number in range(10**9)), 1, "de")
+    next(answers)
+    assert len(taken) == 3
+
+
+@pytest.mark.parametrize("search", ["de", "de+clf"])
+def test_new_labels_are_ranked_by_the_dual_encoder(predictor: Predictor, search: str) -> None:
+    """With both heads, the mean of the classifier over the ten labels that the dual encoder ranks first is added."""
+    count = len(predictor.labels)
+    old = scores_of(predictor, TEXTS)
+    new = ["plot functions", "a music player", "web server"]
+    predictor.add_labels(Labels(["one"], new[:1]))
+    predictor.add_labels(Labels(["two", "three"], new[1:]))
+    assert list(predictor.labels.names[count:]) == ["one", "two", "three"]
+
+    model = predictor.model
+    queries, labels = (model.encoder.tokenise(texts) for texts in (TEXTS, new))
+    cosines = (model.query_vectors(queries, 9, ["de"])["de"] @ model.label_vectors(labels, 9, ["de"])["de"].T).numpy()
+    expected = np.concatenate([old[search], cosines], axis=1)
+    if search == "de+clf":
+        for row in range(len(TEXTS)):
+            nearest = sorted(range(count), key=lambda label: -old["de"][row, label])[:10]
+            expected[row, count:] += np.mean([old["clf"][row, label] for label in nearest])
+
+    ranking = predictor.rank(TEXTS, count + 3, search)
+    assert np.sort(ranking.ids_NK, axis=1).tolist() == [list(range(count + 3))] * len(TEXTS)
+    np.testing.assert_allclose(ranking.scores_NK, np.take_along_axis(expected, ranking.ids_NK, axis=1), atol=1e-6)
+    assert (np.diff(ranking.scores_NK, axis=1) <= 0).all()
+
+
+def test_the_classifier_has_no_rows_for_new_labels(predictor: Predictor) -> None:
+    predictor.add_labels(Labels(["new"], ["a new label"]))
+    with pytest.raises(ConfigError, match="no rows for them"):
+        predictor.rank(TEXTS, 3, "clf")
+
+
+def test_merged_rankings_are_sorted_and_padded() -> None:
+    first = Ranking(np.array([[4, 1, -1]]), np.array([[0.9, 0.5, -np.inf]], np.float32))
+    second = Ranking(np.array([[7, 8, -1]]), np.array([[0.5, 0.1, -np.inf]], np.float32))
+    assert merged(first, second).ids_NK.tolist() == [[4, 1, 7]]
+    nothing = Ranking(np.full((1, 3), -1), np.full((1, 3), -np.inf, np.float32))
+    assert merged(first, nothing).ids_NK.tolist() == [[4, 1, -1]]
+
+
+def test_parts_that_only_training_needs_need_not_be_at_hand(small_run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(small_run, tmp_path / "run")
+    config = (folder / "config.yaml").read_text()
+    assert "expression: ds+bce" in config or "clf: ds+bce" in config
+    (folder / "config.yaml").write_text(config.replace("ds+bce", "homemade+bce"))
+    assert open_predictor(folder, default_registry(), "cpu").rank(TEXTS[:1], 1, "de").ids_NK.shape == (1, 1)
+
+
+@pytest.mark.parametrize("missing", ["model.safetensors", "config.yaml", "result.json", "labels.jsonl"])
+def test_a_folder_that_is_no_finished_run_is_refused(small_run: Path, tmp_path: Path, missing: str) -> None:
+    folder = shutil.copytree(small_run, tmp_path / "run")
+    (folder / missing).unlink()
+    with pytest.raises(StorageError, match=missing):
+        open_predictor(folder, default_registry(), "cpu")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "result.json", "labels.jsonl", "encoder/features.json"])
+def test_a_truncated_file_is_named(small_run: Path, tmp_path: Path, name: str) -> None:
+    folder = shutil.copytree(small_run, tmp_path / "run")
+    content = (folder / name).read_bytes()
+    (folder / name).write_bytes(content[: len(content) // 2])
+    with pytest.raises(StorageError, match="damaged"):
+        open_predictor(folder, default_registry(), "cpu")
+
+
+def test_a_label_too_few_is_noticed(small_run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(small_run, tmp_path / "run")
+    lines = (folder / "labels.jsonl").read_text().splitlines(keepends=True)
+    (folder / "labels.jsonl").write_text("".join(lines[:-1]))
+    with pytest.raises(StorageError, match="921 labels, the model has 922"):
+        open_predictor(folder, default_registry(), "cpu")
+
+
+def test_vectors_that_are_not_finite_are_refused_with_their_rows(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CHUNKS_OF_A_BLOCK", 1)
+    monkeypatch.setattr(Predictor, "_chunk", 2)
+    normal = predictor.model.query_vectors
+
+    def broken(tokens, chunk, names):  # type: ignore[no-untyped-def]
+        found = normal(tokens, chunk, names)
+        if len(tokens) == 1:
+            found["de"] = found["de"] * torch.nan
+        return found
+
+    monkeypatch.setattr(predictor.model, "query_vectors", broken)
+    with pytest.raises(DataError, match="query 4: 1 of 1 vectors"):
+        list(predictor.answer(TEXTS[:5], 1, "de"))

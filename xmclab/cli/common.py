@@ -1,0 +1,41 @@
+"""What several commands share. Nothing here imports torch: help answers without it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from xmclab.plugins import Registry
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or an export of one.", show_default=False)]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, ...")]
+Plugin = Annotated[
+    list[str] | None,
+    typer.Option("--plugin", metavar="FILE", help="A plugin file that the encoder, a head or the data need."),
+]
+
+
+def print_json(document: Any) -> None:
+    print(json.dumps(document, indent=1, ensure_ascii=False))
+
+
+def note(text: str) -> None:
+    """A line on stderr that is no error."""
+    print(f"note: {text}", file=sys.stderr)
+
+
+def registry_with(files: Sequence[str] | None) -> Registry:
+    """The installed plugins and those of these files."""
+    from xmclab.plugins import default_registry
+
+    registry = default_registry()
+    for file in files or ():
+        registry = registry.with_file(file)
+    return registry

@@ -1,0 +1,50 @@
+"""`xmclab export`: a trained model in a folder that can be shipped."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from xmclab.cli.common import Device, Json, Plugin, note, print_json, registry_with
+from xmclab.errors import ConfigError, Problem
+
+
+class IndexType(StrEnum):
+    """Structures of faiss."""
+
+    flat = "flat"
+    hnsw = "hnsw"
+    ivf = "ivf"
+
+
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The folder to write, new or empty.")],
+    index: Annotated[
+        IndexType | None, typer.Option("--index", help="Structure of the faiss index; by default the run's, else flat.")
+    ] = None,
+    as_json: Json = False,
+    device: Device = "auto",
+    plugin: Plugin = None,
+) -> None:
+    """Write all that answering queries takes to a folder: xmclab export runs/my-run --to my-model"""
+    registry = registry_with(plugin)
+    with contextlib.redirect_stdout(sys.stderr):
+        from xmclab.serve.export import MANIFEST, write_export
+        from xmclab.serve.open import open_predictor
+
+        if (run / MANIFEST).is_file():
+            raise ConfigError(Problem(str(run), "is an export already", "copy the folder"))
+        manifest = write_export(open_predictor(run, registry, device), run, to, index)
+    if manifest["sentence_transformer"] is None:
+        note("sentence-transformers has no form for this encoder and head: the folder is for xmclab alone")
+    if as_json:
+        print_json(manifest)
+        return
+    size = sum(file["bytes"] for file in manifest["files"].values())
+    print(f"{to}: {manifest['labels']} labels, {len(manifest['files'])} files, {size:,} bytes")

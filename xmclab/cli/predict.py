@@ -1,0 +1,171 @@
+"""`xmclab predict` and `xmclab eval`: what a trained model answers, and how good its answers are."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+
+from xmclab.cli.common import Device, Folder, Json, Plugin, note, print_json, registry_with
+from xmclab.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from xmclab.plugins import Registry
+    from xmclab.serve.predictor import Predictor
+    from xmclab.serve.texts import TextFile
+
+STDIN = Path("-")
+
+
+class Format(StrEnum):
+    """How answers are written."""
+
+    table = "table"
+    jsonl = "jsonl"
+    xmc = "xmc"
+
+
+def predict(
+    folder: Folder,
+    texts: Annotated[list[str] | None, typer.Option("--text", help="A query; may be given several times.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option("--input", metavar="FILE", help="Queries: .txt, .csv, .tsv, .jsonl, .parquet; - reads stdin."),
+    ] = None,
+    k: Annotated[int, typer.Option("-k", help="Labels of a query.", min=1)] = 5,
+    head: Annotated[
+        str | None, typer.Option("--head", metavar="HEAD", help="de, clf or de+clf; by default both heads.")
+    ] = None,
+    more: Annotated[
+        Path | None, typer.Option("--add-labels", metavar="FILE", help="Rank these labels too, by their texts.")
+    ] = None,
+    column: Annotated[
+        str | None, typer.Option("--column", metavar="NAME", help="Column (or JSON key) of FILE with the text.")
+    ] = None,
+    form: Annotated[
+        Format | None, typer.Option("--format", help="Tables, a JSON object per line, or sparse text (label:score).")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format jsonl.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write there, not to stdout.")] = None,
+    device: Device = "auto",
+    plugin: Plugin = None,
+) -> None:
+    """Name the best labels of a text: xmclab predict runs/my-run --text "plot functions" -k 5"""
+    from xmclab.serve.output import FORMATS
+    from xmclab.serve.texts import LABEL_TITLE, TextFile
+
+    if bool(texts) == bool(file):
+        raise ConfigError(Problem("predict", "give either --text or --input"))
+    if as_json and form not in (None, Format.jsonl):
+        raise ConfigError(Problem(f"--format {form}", "--json says otherwise"))
+    registry = registry_with(plugin)
+    with contextlib.ExitStack() as stack:
+        queries = stack.enter_context(_queries(file, column)) if file else None
+        added = TextFile(more, known=LABEL_TITLE) if more else None
+        rows = queries.check() if queries else len(texts or ())
+        if added:
+            added.check()
+
+        predictor = _load(folder, registry, device, added)
+        search = predictor.pick_search(head)
+        if queries:
+            queries.with_content = predictor.reads_content
+        if k > len(predictor.labels):
+            note(f"-k {k}: there are {len(predictor.labels)} labels, all of them are ranked")
+            k = len(predictor.labels)
+
+        stream = stack.enter_context(_target(out))
+        writer = FORMATS[Format.jsonl if as_json else form or Format.table](stream, predictor.labels, rows)
+        advance = stack.enter_context(_progress(rows))
+        source = (record.text for record in queries) if queries else iter(texts or ())
+        for number, (block, ranking) in enumerate(predictor.answer(source, k, search)):
+            if number == 0:
+                writer.start()
+            writer.write(block, ranking)
+            advance(len(block))
+
+
+def evaluate(
+    folder: Folder,
+    source: Annotated[
+        str | None,
+        typer.Option("--data", metavar="NAME_OR_FOLDER", help="Data to measure on; by default the run's own."),
+    ] = None,
+    as_json: Json = False,
+    device: Device = "auto",
+    plugin: Plugin = None,
+) -> None:
+    """Measure a trained model on the test queries of a data set: xmclab eval runs/my-run"""
+    registry = registry_with(plugin)
+    with contextlib.redirect_stdout(sys.stderr):
+        from xmclab.serve.evaluation import evaluate_folder
+
+        result = evaluate_folder(folder, source, registry, device, note)
+    if as_json:
+        print_json(result.document)
+        return
+    from rich.console import Console
+
+    from xmclab.evaluate.report import print_table
+
+    print_table(Console(), result.title, result.metrics, {})
+
+
+def _load(folder: Path, registry: Registry, device: str, added: TextFile | None) -> Predictor:
+    """The model of a folder, with labels added to its own."""
+    with contextlib.redirect_stdout(sys.stderr):  # whatever a part prints, stdout holds results only
+        from xmclab.serve.open import open_predictor
+        from xmclab.train.store import Labels
+
+        predictor = open_predictor(folder, registry, device)
+        if added:
+            added.with_content = predictor.reads_content
+            records = list(added)
+            predictor.add_labels(Labels([label.name for label in records], [label.text for label in records]))
+    return predictor
+
+
+@contextlib.contextmanager
+def _queries(path: Path, column: str | None) -> Iterator[TextFile]:
+    """The queries of a file, or of stdin, which is kept until all is read twice."""
+    from xmclab.serve.texts import TextFile
+
+    with tempfile.TemporaryDirectory() as folder:
+        if path == STDIN:
+            path = Path(folder) / "stdin.txt"
+            with path.open("wb") as copy:
+                shutil.copyfileobj(sys.stdin.buffer, copy)
+        yield TextFile(path, column)
+
+
+@contextlib.contextmanager
+def _target(out: Path | None) -> Iterator[IO[str]]:
+    """Where results go."""
+    if out is None:
+        yield sys.stdout
+        return
+    from xmclab.files import new_file
+
+    with new_file(out, f"--out {out}") as stream:
+        yield stream
+
+
+@contextlib.contextmanager
+def _progress(rows: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr if somebody watches; the function that moves it on."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    watched = console.is_terminal and rows > 1
+    with Progress(*columns, console=console, transient=True, disable=not watched) as progress:
+        task = progress.add_task("queries", total=rows)
+        yield lambda done: progress.update(task, advance=done)

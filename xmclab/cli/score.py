@@ -1,0 +1,113 @@
+"""`xmclab score`: how good the predictions of any program are."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from xmclab.cli.common import Json, Plugin, note, print_json, registry_with
+from xmclab.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    import scipy.sparse as sp
+
+
+class Family(StrEnum):
+    """Data sets that share a propensity model."""
+
+    amazon = "amazon"
+    wikipedia = "wikipedia"
+
+
+def score(
+    predictions: Annotated[
+        Path,
+        typer.Option(
+            "--pred", metavar="FILE", help="Sparse text, sparse .npz, or the k best as .npy or .npz (indices, scores)."
+        ),
+    ],
+    truth: Annotated[
+        Path | None, typer.Option("--truth", metavar="FILE", help="Labels of the test queries: sparse text or .npz.")
+    ] = None,
+    train: Annotated[
+        Path | None, typer.Option("--train", metavar="FILE", help="Labels of the training queries, likewise.")
+    ] = None,
+    filter_: Annotated[
+        Path | None, typer.Option("--filter", metavar="FILE", help="Pairs `query label` that do not count.")
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--data", metavar="NAME_OR_FOLDER", help="A data set, in place of truth, train and filter."),
+    ] = None,
+    propensity: Annotated[
+        str | None, typer.Option("--propensity", metavar="A,B", help="Of the propensity model; 0.55,1.5 unless given.")
+    ] = None,
+    family: Annotated[
+        Family | None, typer.Option("--family", help="Takes A,B of the literature: 0.6,2.6 or 0.5,0.4.")
+    ] = None,
+    draws: Annotated[int, typer.Option("--bootstrap", help="Draws for the 95 % intervals; 0: none.", min=0)] = 1000,
+    seed: Annotated[int, typer.Option("--seed", help="Of the draws.", min=0)] = 0,
+    as_json: Json = False,
+    plugin: Plugin = None,
+) -> None:
+    """Score the predictions of any program: xmclab score --pred P.txt --truth tst_Y.txt --train trn_Y.txt"""
+    from xmclab.evaluate.files import read_ranking
+    from xmclab.evaluate.scoring import DEPTH, FAMILIES
+    from xmclab.evaluate.scoring import score as score_ranking
+
+    if propensity and family:
+        raise ConfigError(Problem("score", "give either --propensity or --family"))
+    wanted = _numbers(propensity) if propensity else FAMILIES[family] if family else None
+    truth_NL, train_NL, filter_NL, usual = _labels(truth, train, filter_, source, plugin)
+    ranking = read_ranking(predictions, truth_NL.shape, DEPTH, filter_NL)
+    if ranking.ids_NK.shape[1] < min(DEPTH, truth_NL.shape[1]):
+        note(f"{predictions}: {ranking.ids_NK.shape[1]} labels of a row at the most, deeper metrics are left out")
+    scores = score_ranking(ranking, truth_NL, train_NL, wanted or usual, draws, seed)
+    if as_json:
+        print_json(scores.to_dict())
+        return
+    from rich.console import Console
+
+    from xmclab.evaluate.report import print_scores
+
+    a, b = scores.propensity
+    print_scores(Console(), f"{predictions} ({scores.rows} queries, propensities A={a:g} B={b:g}), in %", scores)
+
+
+def _labels(
+    truth: Path | None, train: Path | None, filter_: Path | None, source: str | None, plugin: list[str] | None
+) -> tuple[sp.csr_array, sp.csr_array, sp.csr_array | None, tuple[float, float]]:
+    """(truth, labels of training, filter, usual A and B) of files or of a data set."""
+    from xmclab.evaluate.scoring import DEFAULT_PROPENSITY
+
+    if source is not None:
+        from xmclab.data import open_dataset
+        from xmclab.evaluate.metrics import propensity_parameters
+
+        if truth or train or filter_:
+            raise ConfigError(Problem("--data", "stands in place of --truth, --train and --filter"))
+        data = open_dataset(source, "title", registry_with(plugin))
+        usual = propensity_parameters(data.name)
+        return data.test.targets_NL, data.train.targets_NL, data.test.filter_NL, usual
+    if truth is None or train is None:
+        raise ConfigError(Problem("score", "give --truth and --train, or --data"))
+    from xmclab.evaluate.files import read_matrix, read_pairs
+
+    truth_NL = read_matrix(truth)
+    train_NL = read_matrix(train, labels=truth_NL.shape[1])
+    return truth_NL, train_NL, read_pairs(filter_, truth_NL.shape) if filter_ else None, DEFAULT_PROPENSITY
+
+
+def _numbers(text: str) -> tuple[float, float]:
+    try:
+        a, b = map(float, text.split(","))
+        if a < 0 or b <= 0:
+            raise ValueError
+    except ValueError:
+        raise ConfigError(
+            Problem(f"--propensity {text}", "is not A,B with A >= 0 and B > 0", "such as 0.55,1.5")
+        ) from None
+    return a, b

@@ -1,0 +1,57 @@
+"""Measuring the model of a folder as its run did, on its own or on other data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from xmclab.data import open_data
+from xmclab.errors import ConfigError, Problem
+from xmclab.plugins import Registry
+from xmclab.serve.open import open_predictor
+from xmclab.train.run import Evaluator, Scores, deterministic
+from xmclab.train.store import Labels
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How good a model is on some data."""
+
+    title: str
+    metrics: Scores  # search -> metric -> percent
+    document: dict[str, Any]
+
+
+def evaluate_folder(
+    folder: Path, source: str | None, registry: Registry, device: str, note: Callable[[str], None]
+) -> Evaluation:
+    """Every metric of every search of a model on the test queries of a data set.
+
+    Args:
+        source: the data, by default what the model was trained on; read with the settings of the run.
+        note: takes what the user should know.
+    """
+    predictor = open_predictor(folder, registry, device)
+    settings = predictor.config.settings
+    data = open_data(replace(settings.data, source=source or settings.data.source), registry)
+    if list(data.label_texts) != list(predictor.labels.texts):
+        if not predictor.reads_label_texts:
+            reason = f"its labels are not those of {folder}, and the model has no dual encoder that could read them"
+            raise ConfigError(Problem(f"--data {data.name}", reason))
+        note(f"the labels of {data.name} are not those of {folder}: only `de`, which reads their texts, can rank them")
+        predictor = predictor.for_labels(Labels(data.label_names, data.label_texts))
+    with deterministic(settings.deterministic):
+        rankings = predictor.rank_all(data.test.texts, settings.evaluate.depth, filter_NL=data.test.filter_NL)
+    metrics = Evaluator(predictor.config, data).score(rankings)
+    sizes = {"test": len(data.test), "labels": data.num_labels}
+    return Evaluation(
+        title=f"{folder} on {data.name} (test: {sizes['test']} queries, {sizes['labels']} labels), in %",
+        metrics=metrics,
+        document={
+            "model": str(folder),
+            "data": {"name": data.name, "sha256": data.fingerprint, **sizes},
+            "metrics": metrics,
+        },
+    )

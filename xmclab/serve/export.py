@@ -1,0 +1,182 @@
+"""An export: all that answering queries takes, in a folder of its own.
+
+index.json            what is in the folder, with sizes and sha256
+config.yaml           the resolved config;  labels.jsonl  names and texts of the labels
+vectors/de.npy        label vectors of each head, float32 [L, D], at unit length
+index.faiss           the index over them of the search named in index.json, if faiss was there
+weights.safetensors   weights of the model as far as no other file has them
+encoder/              vocabulary or tokenizer files; a transformers encoder is in the folder itself instead, together
+                      with its weights, as a SentenceTransformer (see `sentence_transformer`)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from xmclab import __version__
+from xmclab.api import Index
+from xmclab.config import Config, resolve
+from xmclab.errors import PluginError, Problem, StorageError
+from xmclab.evaluate.search import searches
+from xmclab.files import new_folder
+from xmclab.indexes.faiss import Faiss
+from xmclab.plugins import Registry
+from xmclab.serve.predictor import Predictor
+from xmclab.serve.sentence_transformer import query_head, write_sentence_transformer
+from xmclab.train import store
+from xmclab.train.model import Model
+from xmclab.train.store import damage_reported
+
+log = logging.getLogger("xmclab.serve")
+
+MANIFEST, WEIGHTS, VECTORS, INDEX = "index.json", "weights.safetensors", "vectors", "index.faiss"
+FORMAT = 1
+TRANSFORMER = "encoder.network."  # names of the weights that a SentenceTransformer folder has itself
+
+
+def write_export(predictor: Predictor, run: Path, to: Path, index_type: str | None) -> dict[str, Any]:
+    """Write the model of a run; what is in the folder, as index.json has it.
+
+    Args:
+        predictor: the model of the folder `run`.
+        to: a new folder; it is complete or not there.
+        index_type: of faiss; None: as the run had it, flat if it had none.
+    """
+    model, config = predictor.model, predictor.config
+    head = query_head(model)
+    with new_folder(to, f"--to {to}") as folder:
+        shutil.copy(run / store.CONFIG, folder / store.CONFIG)
+        store.save_labels(folder, predictor.labels)
+        if head is None:
+            (folder / store.ENCODER).mkdir()
+            model.encoder.save_assets(folder / store.ENCODER)
+        else:
+            write_sentence_transformer(folder, model)
+        save_file(_own_weights(config, model, without=TRANSFORMER if head else None), folder / WEIGHTS)
+        (folder / VECTORS).mkdir()
+        for name in model.head_names:
+            np.save(folder / VECTORS / f"{name}.npy", predictor.vectors(name).float().cpu().numpy(), allow_pickle=False)
+        trained = json.loads((run / store.RESULT).read_text(encoding="utf-8"))
+        manifest = {
+            "format": FORMAT,
+            "xmclab": __version__,
+            "labels": len(predictor.labels),
+            "heads": list(model.head_names),
+            "sentence_transformer": head,
+            "index": _write_index(predictor, folder / INDEX, index_type),
+            "trained": {key: trained[key] for key in ("recipe", "data", "seed", "metrics")},
+        }
+        manifest["files"] = {
+            path.relative_to(folder).as_posix(): _digest(path) for path in sorted(folder.rglob("*")) if path.is_file()
+        }
+        store.write_json(folder / MANIFEST, manifest)
+    return manifest
+
+
+def _own_weights(config: Config, model: Model, without: str | None) -> dict[str, Tensor]:
+    """The weights whose size does not depend on the number of labels: label vectors are files of their own."""
+    small = _without_labels(config, model.encoder).state_dict()
+    return {
+        name: tensor.detach().cpu().contiguous()
+        for name, tensor in model.state_dict().items()
+        if tensor.shape == small[name].shape and not (without and name.startswith(without))
+    }
+
+
+def _without_labels(config: Config, encoder: Any) -> Model:
+    """The model with as few labels as there can be."""
+    return Model(encoder, {name: config.make(f"head.{name}") for name in config.heads}, num_labels=1)
+
+
+def _write_index(predictor: Predictor, path: Path, index_type: str | None) -> dict[str, Any] | None:
+    """Build and write the index of the last search; what index.json says of it, None without faiss."""
+    search = predictor.searches[-1]
+    try:
+        index = predictor.config.make("index")
+        if index_type is not None or not isinstance(index, Faiss):
+            options: dict[str, Any] = {"type": index_type} if index_type else {}
+            index = Faiss(**options)
+    except PluginError:
+        if index_type is not None:
+            raise
+        log.warning("faiss is not there: no index is written, searches of the export compare all labels")
+        return None
+    index.build(searches({head: predictor.vectors(head) for head in search.split("+")})[search])
+    index.write(path)
+    return {"file": path.name, "search": search, "options": dataclasses.asdict(index)}
+
+
+def load_export(folder: Path, registry: Registry, device: torch.device, overrides: tuple[str, ...]) -> Predictor:
+    """The model of an export; every file is compared with its sha256 before it is read."""
+    with damage_reported(folder / MANIFEST):
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        version, files, stored = int(manifest["format"]), dict(manifest["files"]), manifest["index"]
+    if version > FORMAT:
+        writer = f"written by xmclab {manifest.get('xmclab')}, format {version}; this is {__version__}, format {FORMAT}"
+        raise StorageError(Problem(str(folder), writer, "use a newer xmclab"))
+    later = {INDEX} if stored else set()
+    for name in files:
+        if name not in later and not name.startswith(f"{VECTORS}/"):
+            _verify(folder, name, files)
+
+    config = resolve([f"recipe={folder / store.CONFIG}", *overrides, "index=exact"], registry)
+    encoder = config.make("encoder")
+    with damage_reported(folder):
+        encoder.load_assets(folder if manifest["sentence_transformer"] else folder / store.ENCODER)
+        model = _without_labels(config, encoder)
+        unknown = model.load_state_dict(load_file(folder / WEIGHTS), strict=False).unexpected_keys
+        if unknown:
+            raise ValueError(f"{WEIGHTS} has weights that the model has not: {', '.join(unknown[:3])}")
+    model.to(device)
+    labels = store.load_labels(folder)
+
+    def label_vectors(head: str) -> Tensor:
+        name = f"{VECTORS}/{head}.npy"
+        _verify(folder, name, files)
+        with damage_reported(folder / name):
+            return torch.from_numpy(np.load(folder / name, allow_pickle=False)).to(device)
+
+    def stored_index(search: str) -> Index | None:
+        if not stored or stored["search"] != search:
+            return None
+        try:
+            index = Faiss(**stored["options"])
+            _verify(folder, INDEX, files)
+            index.read(folder / INDEX)
+        except PluginError:
+            return None  # without faiss, all labels are compared
+        except StorageError as error:
+            log.warning("%s; all labels are compared with their vectors instead", error)
+            return None
+        return index
+
+    return Predictor(config, model, labels, label_vectors, stored_index)
+
+
+def _digest(path: Path) -> dict[str, Any]:
+    with path.open("rb") as stream:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+
+
+def _verify(folder: Path, name: str, files: dict[str, Any]) -> None:
+    """Refuse a file that is not as it was written."""
+    path = folder / name
+    if not path.is_file():
+        raise StorageError(Problem(str(path), "missing", "export the run again"))
+    expected, found = files.get(name, {}), _digest(path)
+    if found["bytes"] != expected.get("bytes"):
+        size = f"has {found['bytes']:,} bytes, {MANIFEST} says {expected.get('bytes', 0):,}"
+        raise StorageError(Problem(str(path), f"truncated or changed: {size}", "export the run again"))
+    if found["sha256"] != expected.get("sha256"):
+        raise StorageError(Problem(str(path), f"changed: its sha256 is not that of {MANIFEST}", "export the run again"))

@@ -1,0 +1,37 @@
+"""From a folder to something that answers queries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from xmclab.errors import Problem, StorageError
+from xmclab.plugins import Registry
+from xmclab.serve.export import MANIFEST, load_export
+from xmclab.serve.predictor import Predictor
+from xmclab.train.store import LABELS, load_labels, load_model
+from xmclab.train.trainer import pick_device
+
+# What only training needs is replaced by built-in parts, so that its plugins need not be at hand.
+WITHOUT_TRAINING = ("loss=ds", "reduction=psl", "sampler=random", "miner=none", "tracker=none")
+
+
+def open_predictor(folder: Path, registry: Registry, device: str = "auto") -> Predictor:
+    """The model of a run folder, or of an export."""
+    if (folder / MANIFEST).is_file():
+        return load_export(folder, registry, pick_device(device), (*WITHOUT_TRAINING, f"device={device}"))
+    config, model = load_model(folder, registry, *WITHOUT_TRAINING, f"device={device}")
+    labels = load_labels(folder)
+    if len(labels) != model.num_labels:
+        counts = f"{len(labels)} labels, the model has {model.num_labels}"
+        raise StorageError(Problem(str(folder / LABELS), f"damaged: {counts}"))
+    model.to(pick_device(device))
+    chunk = config.settings.encode.search_chunk
+
+    def label_vectors(head: str) -> Tensor:
+        textual = model.head(head).labels_from == "text"
+        tokens = model.encoder.tokenise(labels.texts if textual else labels.texts[:1])  # a table reads no text
+        return model.label_vectors(tokens, chunk, [head])[head]
+
+    return Predictor(config, model, labels, label_vectors)

@@ -1,0 +1,90 @@
+"""Texts from files that anybody can write: a text per line, or a table (CSV, TSV, JSON lines, Parquet)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from xmclab.data.columns import join
+from xmclab.data.lines import Problems, read_all_lines
+from xmclab.data.table import CONTENT, LABEL_TITLE, NAME, QUERY, cell_text, known_column
+from xmclab.data.table_files import SUFFIXES, columns_of, kind_of, read_rows
+from xmclab.errors import ConfigError, Problem
+
+__all__ = ["LABEL_TITLE", "QUERY", "TextFile", "TextRecord"]
+
+
+@dataclass(frozen=True)
+class TextRecord:
+    """A text of a file."""
+
+    text: str
+    name: str  # the text itself where the file has no name for it
+
+
+class TextFile:
+    """The texts of a file. Iterating reads it from the start, a record at a time.
+
+    Args:
+        path: `.txt` (a text per line) or a table; `.gz` behind it is fine.
+        column: of the table that holds the text.
+        known: names that this column has if none is given.
+        with_content: put the content of a row behind its title, as the model may have been trained.
+    """
+
+    def __init__(
+        self, path: Path, column: str | None = None, known: Sequence[str] = QUERY, with_content: bool = False
+    ) -> None:
+        self.path, self.column, self.known, self.with_content = path, column, known, with_content
+        self.is_table = bool(kind_of(path))
+        if not self.is_table and Path(path.name.removesuffix(".gz")).suffix.lower() != ".txt":
+            kinds = ", ".join((".txt", *SUFFIXES))
+            raise ConfigError(Problem(str(path), "the name does not say what format it is", f"known: {kinds}"))
+
+    def check(self) -> int:
+        """Read everything once; the number of texts.
+
+        Raises:
+            DataError: with everything that is wrong with the file.
+        """
+        problems = Problems()
+        found = sum(1 for _ in self._records(problems))
+        if not found and not problems.about(self.path):
+            problems.file(self.path, "no text in it")
+        problems.raise_if_any()
+        return found
+
+    def __iter__(self) -> Iterator[TextRecord]:
+        problems = Problems()
+        yield from self._records(problems)
+        problems.raise_if_any()
+
+    def _records(self, problems: Problems) -> Iterator[TextRecord]:
+        if not self.is_table:
+            for _, line in read_all_lines(self.path, problems):
+                text = line.rstrip("\r\n")
+                yield TextRecord(text, text)
+            return
+        columns = columns_of(self.path, problems)
+        column = self._pick(columns)
+        if column is None:
+            if not problems.about(self.path):
+                hint = f"there are: {', '.join(map(repr, columns)) or 'none'}; --column names the one to read"
+                problems.file(self.path, f"no column {self.column or ' or '.join(self.known)}", hint)
+            return
+        content = known_column(columns, CONTENT, column) if self.with_content else None
+        wanted = [column, content, known_column(columns, NAME, column)]
+        for number, (cell, more, name) in read_rows(self.path, columns, wanted, problems):
+            try:
+                text = join(cell_text(cell, column), cell_text(more or "", content or ""))
+            except ValueError as error:
+                problems.line(self.path, number, str(error))
+                continue
+            yield TextRecord(text, str(name) if name else text)
+
+    def _pick(self, columns: Sequence[str]) -> str | None:
+        """The column that holds the text, if it is there."""
+        if self.column is not None:
+            return self.column if self.column in columns else None
+        return known_column(columns, self.known) or (columns[0] if len(columns) == 1 else None)
