@@ -7,30 +7,21 @@ import logging
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import xmclab.data
-from xmclab import cli
 
 TINY = Path(xmclab.data.__file__).parent / "embedded" / "tiny"
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """Run the command line in this process: arguments to (exit code, stdout, stderr)."""
-
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["xmclab", "data", *map(str, arguments)])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        output = capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, output.out, output.err
-
-    return run
+def call(call: Any) -> Any:
+    """`xmclab data` in this process: arguments to (exit code, stdout, stderr)."""
+    return partial(call, "data")
 
 
 def test_check_of_a_good_set(call: Any) -> None:
