@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 from xmclab.api import Dataset, Split
 from xmclab.data.lines import Problems, excerpt, find_file, fingerprint, read_lines
+from xmclab.data.texts import PackedTexts, number_of_distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -40,8 +41,8 @@ class Texts:
     """The texts of queries or labels and what they are called."""
 
     file: Path
-    texts: list[str] = field(default_factory=list)
-    names: Sequence[str] = field(default_factory=list)
+    texts: PackedTexts = field(default_factory=PackedTexts)
+    names: Sequence[str] = field(default_factory=PackedTexts)
     sound: bool = False  # nothing was wrong: the number of texts can be relied on
     has_content: bool = False
 
@@ -231,7 +232,7 @@ def _warnings(
         if empty:
             lines = ", ".join(str(row + 1) for row in empty[:5]) + ", …" * (len(empty) > 5)
             yield f"{texts.file.name}: {len(empty)} empty texts (line {lines})"
-    if same := len(labels.texts) - len(set(labels.texts)):
+    if same := len(labels.texts) - number_of_distinct(labels.texts):
         hint = "data.merge_same_text=true keeps them from being each other's negatives"
         yield f"{labels.file.name}: {same} labels have the text of another label ({hint})"
     if text == "title+content" and not any(texts.has_content for texts in everything):

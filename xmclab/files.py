@@ -1,0 +1,87 @@
+"""Files and folders that are whole or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from xmclab.errors import Problem, StorageError
+
+
+@contextlib.contextmanager
+def new_file(path: Path, where: str) -> Iterator[IO[str]]:
+    """A text file that takes its name when the block ends well, replacing an older one; else nothing is left.
+
+    Args:
+        where: what the user typed, for errors.
+    """
+    with storage_errors(where):
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with open(handle, "w", encoding="utf-8", newline="\n") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+@contextlib.contextmanager
+def new_folder(path: Path, where: str) -> Iterator[Path]:
+    """A folder to fill that takes its name when the block ends well; else nothing is left.
+
+    Args:
+        path: must not exist, or be an empty folder.
+        where: what the user typed, for errors.
+    """
+    with storage_errors(where):
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise StorageError(Problem(where, "it exists and is not an empty folder", "name a new folder"))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        try:
+            yield temporary
+            mask = _umask()
+            for path_inside in (temporary, *temporary.rglob("*")):
+                path_inside.chmod((0o777 if path_inside.is_dir() else 0o666) & ~mask)
+                _sync(path_inside)
+            os.replace(temporary, path)
+            _sync(path.parent)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+@contextlib.contextmanager
+def storage_errors(where: str) -> Iterator[None]:
+    """An `OSError` inside the block is a `StorageError` about what the user typed."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StorageError(Problem(where, f"cannot be written: {error.strerror or error}")) from error
+
+
+def _sync(path: Path) -> None:
+    """Have the disk hold it before anybody relies on it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    """The process's mask for new files, which cannot be read without being set."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
