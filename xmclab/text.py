@@ -14,7 +14,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import chain
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -190,9 +190,7 @@ def _pairs(spelled: Ragged, words: list[str], names: dict[str, int]) -> Ragged:
 
 def _numbering() -> defaultdict[str, int]:
     """A dictionary that numbers its keys in the order in which they are first asked for."""
-    numbers: defaultdict[str, int] = defaultdict()
-    numbers.default_factory = numbers.__len__
-    return numbers
+    return defaultdict(count().__next__)
 
 
 def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:

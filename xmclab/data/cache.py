@@ -121,7 +121,7 @@ class Cache:
     def _reason(self, origin: str, key: Key) -> str:
         """Why nothing that is there can be used: what changed since the most similar folder was built."""
         changes = [
-            [_change(name, old.get(name)) for name in {**old, **key} if old.get(name) != key.get(name)]
+            [_change(name, old[name]) for name in key if name in old and old[name] != key[name]]
             for old in self._keys(origin)
         ]
         return ", ".join(sorted(changes, key=len)[0]) if changes else "for the first time"

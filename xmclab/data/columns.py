@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("xmclab.data")
 
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # of a relevance
+SORTED_TOGETHER = 65_536  # rows of a matrix: bounds the memory of sorting, not the result
 TRAIN_FILTERS = (
     "filter_labels_train.txt",
     "trn_filter_labels.txt",
@@ -77,8 +78,14 @@ class Targets:
 
     def matrix(self, num_labels: int) -> sp.csr_array:
         """A row per query; a pair that occurs again counts once, with its largest relevance."""
-        rows = np.repeat(np.arange(len(self.lengths)), np.asarray(self.lengths))
-        return distinct(rows, np.asarray(self.columns), np.asarray(self.relevances), (len(self.lengths), num_labels))
+        columns, relevances, lengths = (np.asarray(some) for some in (self.columns, self.relevances, self.lengths))
+        blocks, end = [], 0
+        for row in range(0, max(len(lengths), 1), SORTED_TOGETHER):
+            some = lengths[row : row + SORTED_TOGETHER]
+            start, end = end, end + int(some.sum())
+            rows = np.repeat(np.arange(len(some)), some)
+            blocks.append(distinct(rows, columns[start:end], relevances[start:end], (len(some), num_labels)))
+        return sp.csr_array(sp.vstack(blocks, format="csr"))
 
 
 @dataclass

@@ -64,7 +64,7 @@ class Tokeniser:
 
         key = encoder.fit_key()
         if key is not None and self._caches(everything):
-            key = {"kind": "vocabulary", "texts": content_digest(*texts), **key}
+            key = {"kind": "vocabulary", "texts": content_digest(*texts), "encoder": _name(encoder), **key}
             entry = self._entry("vocabulary", key, build, verify=True)
             if entry is not None and not fitted:
                 encoder.load_assets(entry.folder)
@@ -88,7 +88,7 @@ class Tokeniser:
         if key is None:
             return encoder.tokenise(texts)
         if self._caches(texts):
-            key = {"kind": "tokens", "texts": content_digest(texts), **key}
+            key = {"kind": "tokens", "texts": content_digest(texts), "encoder": _name(encoder), **key}
 
             def build(folder: Path) -> dict[str, Any]:
                 return _write(folder, self._parts(encoder, texts, what))
@@ -133,6 +133,10 @@ def _folder(setting: str) -> Path | None:
     if setting == AUTO:
         setting = os.environ.get(FOLDER) or str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "xmclab")
     return None if setting == OFF else Path(setting).expanduser()
+
+
+def _name(encoder: Encoder) -> str:
+    return f"{type(encoder).__module__}.{type(encoder).__qualname__}"
 
 
 def _workers(texts: int) -> int:

@@ -84,6 +84,8 @@ class HuggingFace(Encoder):
             log.warning("encoder.model=%s: %s is padded, by length; without padding run: %s", self.model, kind, known)
 
     def tokenise(self, texts: Sequence[str]) -> Ragged:
+        if not texts:
+            return Ragged(np.zeros(0, np.int32), np.zeros(1, np.int64))  # transformers does not take none
         encoded = self.tokenizer(list(texts), truncation=True, max_length=self.max_length, return_attention_mask=False)
         lists: list[list[int]] = encoded["input_ids"]
         offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
