@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from xmclab.files import storage_errors
 
 IN_MEMORY = 1 << 20  # bytes that are collected before they go to the file; smaller sets have no file
-BLOCK = 8_192  # texts that are strings at a time when one goes through all
+BLOCK = 16_384  # texts that are strings at a time when one goes through all
 BLOCK_BYTES = 1 << 23  # the same in bytes, for long texts
 LOSSLESS = "surrogatepass"  # any string comes back as it was
 
