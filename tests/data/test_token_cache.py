@@ -23,7 +23,7 @@ from xmclab.data.texts import PackedTexts
 from xmclab.data.tokens import Tokeniser, tokenise
 from xmclab.encoders.bag import Bag
 from xmclab.encoders.hf import HuggingFace
-from xmclab.errors import MemoryLimitError, StorageError
+from xmclab.errors import DataError, MemoryLimitError, StorageError
 from xmclab.plugins import default_registry
 from xmclab.schema import DataSettings
 from xmclab.train.run import run
@@ -150,16 +150,25 @@ class Fails(Bag):
     def tokenise(self, texts: Sequence[str]) -> Ragged:
         if "bad" in texts:
             raise KeyError("bad text")
+        if "refused" in texts:
+            raise DataError("refused text")
         if "deadly" in texts:
             os._exit(1)
         return super().tokenise(texts)
 
 
-@pytest.mark.parametrize(("text", "error"), [("bad", KeyError), ("deadly", MemoryLimitError)])
-def test_what_goes_wrong_in_a_process_is_reported(text: str, error: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("bad", RuntimeError, "KeyError: 'bad text'"),
+        ("refused", DataError, "refused text"),
+        ("deadly", MemoryLimitError, "ended from outside"),
+    ],
+)
+def test_what_goes_wrong_in_a_process_is_reported(text: str, error: type[Exception], message: str) -> None:
     encoder = Fails(dim=2)
     encoder.fit(TEXTS)
-    with pytest.raises(error):
+    with pytest.raises(error, match=message):
         list(tokenise(encoder, [*TEXTS, text], 2))
 
 

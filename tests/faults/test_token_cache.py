@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -155,10 +154,12 @@ def test_25_a_flipped_bit_is_found_with_verify(program: Program) -> None:
     assert program.contents() == before
 
 
-# A program that says when it begins to build, and goes on when it is told to.
+# A program that says when it begins to build, in the main process or in others, and goes on when a file is there.
 BUILDER = """
-import hashlib, sys
+import hashlib, sys, time
+from pathlib import Path
 from rich.console import Console
+from xmclab.data import tokens as module
 from xmclab.data.tokens import Tokeniser
 from xmclab.encoders.bag import Bag
 from xmclab.schema import DataSettings
@@ -166,9 +167,11 @@ from xmclab.schema import DataSettings
 class Slow(Bag):
     def tokenise(self, texts):
         print("building", flush=True)
-        sys.stdin.readline()
+        while not Path(sys.argv[2]).exists():
+            time.sleep(0.01)
         return super().tokenise(texts)
 
+module.WORTH_SHARING = int(sys.argv[3])
 encoder = Slow(dim=2)
 encoder.fit(["red", "green", "blue"])
 settings = DataSettings(source="x", cache=sys.argv[1])
@@ -178,47 +181,49 @@ print(hashlib.sha256(content).hexdigest(), flush=True)
 """
 
 
-@pytest.fixture
+@pytest.fixture(params=[0, 1000], ids=["several workers", "no workers"])
 def builder(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[], subprocess.Popen[str]]:
     def start() -> subprocess.Popen[str]:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        process = subprocess.Popen([sys.executable, "-c", BUILDER, str(tmp_path / "cache")], text=True, **pipes)
+        arguments = [str(tmp_path / "cache"), str(tmp_path / "go"), str(request.param)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen([sys.executable, "-c", BUILDER, *arguments], text=True, **pipes)
         request.addfinalizer(process.wait)
         request.addfinalizer(process.kill)
+        request.addfinalizer((tmp_path / "go").touch)
         return process
 
     return start
 
 
-def line_of(stream: Any, wanted: str) -> str:
-    """The next line with these words."""
-    return next(line for line in stream if wanted in line)
+def wait_for(stream: Any, words: str) -> None:
+    """Read up to the next line with these words."""
+    assert any(words in line for line in stream)
 
 
 def test_26_two_processes_build_it_once(builder: Callable[[], subprocess.Popen[str]], tmp_path: Path) -> None:
     first = builder()
-    line_of(first.stdout, "building")
+    wait_for(first.stdout, "building")
     second = builder()
-    line_of(second.stderr, "tokens of queries: another process is building")
+    wait_for(second.stderr, "tokens of queries: another process is building")
     assert second.poll() is None
-    outputs = [first.communicate("go\n")[0], second.communicate("go\n")[0]]
+    (tmp_path / "go").touch()
+    outputs = [process.communicate()[0] for process in (first, second)]
     assert first.returncode == second.returncode == 0
-    assert "building" not in outputs[1]
-    assert outputs[0] == outputs[1]
-    assert len(outputs[0].strip()) == len(hashlib.sha256().hexdigest())
+    assert outputs[0] == outputs[1]  # a digest of all tokens, and no word of building
+    assert len(outputs[0].strip()) == 64
     assert len([folder for folder in (tmp_path / "cache").iterdir() if folder.is_dir()]) == 1
 
 
 def test_26_a_killed_builder_hinders_nobody(builder: Callable[[], subprocess.Popen[str]], tmp_path: Path) -> None:
     first = builder()
-    line_of(first.stdout, "building")
+    wait_for(first.stdout, "building")
     second = builder()
-    line_of(second.stderr, "another process is building")
+    wait_for(second.stderr, "another process is building")
     first.kill()
-    line_of(second.stdout, "building")
-    output = second.communicate("go\n")[0]
+    (tmp_path / "go").touch()
+    output = second.communicate()[0]
     assert second.returncode == 0
-    assert len(output.strip()) == 64
+    assert output.startswith("building")
     folders = [folder.name for folder in (tmp_path / "cache").iterdir() if folder.is_dir()]
     assert len(folders) == 1
     assert not folders[0].startswith(".")

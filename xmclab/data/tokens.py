@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import cycle
 from multiprocessing.connection import Connection
@@ -21,7 +22,7 @@ from rich.console import Console
 from xmclab.api import Encoder, Ragged
 from xmclab.data.cache import Cache, Entry
 from xmclab.data.texts import JoinedTexts, blocks, content_digest
-from xmclab.errors import MemoryLimitError, Problem, StorageError
+from xmclab.errors import MemoryLimitError, Problem, StorageError, XmclabError
 from xmclab.progress import Bar, note
 from xmclab.schema import DataSettings
 
@@ -129,10 +130,11 @@ class Tokeniser:
 
 
 def _folder(setting: str) -> Path | None:
-    """The folder of the cache."""
+    """The folder of the cache, if there is to be one."""
     if setting == AUTO:
-        setting = os.environ.get(FOLDER) or str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "xmclab")
-    return None if setting == OFF else Path(setting).expanduser()
+        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+        setting = os.environ.get(FOLDER) or (OFF if home.startswith("~") else f"{home}/xmclab")  # ~: nobody's home
+    return None if setting == OFF else Path(os.path.expanduser(setting))
 
 
 def _name(encoder: Encoder) -> str:
@@ -202,8 +204,10 @@ def _work(
                 writer.send(encoder.tokenise(texts[start:stop]))
         except BrokenPipeError:
             raise
-        except Exception as error:
+        except XmclabError as error:
             writer.send(error)
+        except Exception:
+            writer.send(RuntimeError(traceback.format_exc()))  # not every exception can be sent
 
 
 def _write(folder: Path, parts: Iterable[Ragged]) -> dict[str, Any]:
