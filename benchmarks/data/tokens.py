@@ -1,8 +1,9 @@
 """Reading and tokenising made-up sets of two sizes, first run and cached run: texts per second, and peak memory.
 
 Every run is a process of its own. Rates are texts per second of one core's time, whatever else the machine does: the
-tokens of a first run are made by as many processes as there are cores. Memory is the peak above what it has after importing: of the main process in each
-phase (RSS), and what it and the processes that tokenise have written to together (anonymous pages, shared ones once).
+tokens of a first run are made by as many processes as there are cores. Memory is the peak above what there is after
+importing: of the main process in each phase (RSS), and what it and the processes that tokenise have written to together
+(anonymous pages, shared ones once).
 """
 
 from __future__ import annotations
