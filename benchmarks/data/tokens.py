@@ -1,9 +1,10 @@
 """Reading and tokenising made-up sets of two sizes, first run and cached run: texts per second, and peak memory.
 
 Every run is a process of its own. Rates are texts per second of one core's time, whatever else the machine does: the
-tokens of a first run are made by as many processes as there are cores. Memory is the peak above what there is after
-importing: of the main process in each phase (RSS), and what it and the processes that tokenise have written to together
-(anonymous pages, shared ones once).
+tokens of a first run are made by as many processes as there are cores. Memory: the peak of reading and
+the data set that is left of it, above what there is after importing; the peak of tokenising above that; all of the main
+process (RSS). At last what it and the processes that tokenise have written to together (anonymous pages, shared ones
+once), at the peak and above what there is after importing.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ class Row:
     vocabulary: float
     tokens: float
     start: float  # MiB after importing
-    reading: float  # MiB above it
-    tokenising: float
+    reading: float  # MiB above it, at the peak
+    held: float  # MiB above it, of the data set
+    tokenising: float  # MiB above that, at the peak
     together: float  # of all processes
 
     def cells(self) -> list[str]:
@@ -50,7 +52,7 @@ class Row:
             return f"{self.texts / seconds:,.0f}"
 
         fitted = rate(self.vocabulary) if self.encoder == "bag" else ""
-        memory = (f"{value:,.0f}" for value in (self.reading, self.tokenising, self.together))
+        memory = (f"{value:,.0f}" for value in (self.reading, self.held, self.tokenising, self.together))
         return [f"{self.queries:,}", self.encoder, self.run, rate(self.read), fitted, rate(self.tokens), *memory]
 
 
@@ -79,7 +81,18 @@ def main() -> None:
 
 
 def print_table(rows: list[Row]) -> None:
-    head = ["queries", "encoder", "run", "read", "vocabulary", "tokens", "reading", "tokenising", "all processes"]
+    head = [
+        "queries",
+        "encoder",
+        "run",
+        "read",
+        "vocabulary",
+        "tokens",
+        "reading",
+        "data set",
+        "tokenising",
+        "all processes",
+    ]
     print(f"With {LABELS:,} labels; read, vocabulary and tokens in texts per second of one core, the rest in MiB\n")
     for cells in (head, ["---"] * len(head), *(row.cells() for row in rows)):
         print(f"| {' | '.join(cells)} |")
@@ -99,10 +112,9 @@ def measure(source: Path, model: str, cache: Path, queries: int, run: str) -> Ro
         if process.returncode:
             raise SystemExit(process.returncode)
         found = json.loads(process.stdout.read().splitlines()[-1])
-    start = found["start"]
     name = "bag" if model == "bag" else Path(model).name
-    found |= {"reading": found["reading"] - start, "tokenising": found["tokenising"] - start}
-    return Row(queries=queries, encoder=name, run=run, together=together - found.pop("written"), **found)
+    together -= found.pop("written")
+    return Row(queries=queries, encoder=name, run=run, together=together, **found)
 
 
 def _family(pid: int) -> list[int]:
@@ -149,7 +161,8 @@ def child(source: str, model: str, cache: str) -> None:
 
     data = open_data(settings, registry)
     lap("read")
-    found["reading"] = _peak()
+    found["reading"] = _peak() - found["start"]
+    found["held"] = _memory("/proc/self/status", "VmRSS") - found["start"]
     tokeniser = Tokeniser(settings, Console(stderr=True))
     tokeniser.fit(encoder, data.train.texts, data.label_texts)
     lap("vocabulary")
@@ -157,7 +170,7 @@ def child(source: str, model: str, cache: str) -> None:
     for what, texts in parts.items():
         tokeniser.tokens(encoder, texts, what)
     lap("tokens")
-    found["tokenising"] = _peak()
+    found["tokenising"] = _peak() - found["start"] - found["held"]
     found["texts"] = sum(map(len, parts.values()))
     print(json.dumps(found))
 

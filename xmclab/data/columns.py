@@ -77,15 +77,23 @@ class Targets:
         return Targets.of(np.asarray(self.columns)[order], np.asarray(self.relevances)[order], lengths)
 
     def matrix(self, num_labels: int) -> sp.csr_array:
-        """A row per query; a pair that occurs again counts once, with its largest relevance."""
+        """A row per query; a pair that occurs again counts once, with its largest relevance.
+
+        The pairs are sorted where they are, so that there is one copy of them: the targets are used up.
+        """
         columns, relevances, lengths = (np.asarray(some) for some in (self.columns, self.relevances, self.lengths))
-        blocks, end = [], 0
-        for row in range(0, max(len(lengths), 1), SORTED_TOGETHER):
+        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+        read = written = 0
+        for row in range(0, len(lengths), SORTED_TOGETHER):
             some = lengths[row : row + SORTED_TOGETHER]
-            start, end = end, end + int(some.sum())
             rows = np.repeat(np.arange(len(some)), some)
-            blocks.append(distinct(rows, columns[start:end], relevances[start:end], (len(some), num_labels)))
-        return sp.csr_array(sp.vstack(blocks, format="csr"))
+            block = slice(read, read := read + len(rows))
+            found = distinct(rows, columns[block], relevances[block], (len(some), num_labels))
+            columns[written : written + found.nnz] = found.indices
+            relevances[written : written + found.nnz] = found.data
+            offsets[row + 1 : row + 1 + len(some)] = written + found.indptr[1:]
+            written += found.nnz
+        return sp.csr_array((relevances[:written], columns[:written], offsets), shape=(len(lengths), num_labels))
 
 
 @dataclass
