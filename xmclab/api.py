@@ -96,9 +96,23 @@ class Ragged:
     ids: NDArray[np.int32]  # [T]
     offsets: NDArray[np.int64]  # [texts + 1]
     weights: NDArray[np.float32] | None = None  # [T] weight of each id, for encoders that use one
+    shortened: int = 0  # texts that had more ids than the encoder takes
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    @classmethod
+    def join(cls, parts: Sequence[Ragged]) -> Ragged:
+        """The texts of all parts, one after the other; there is at least one part."""
+        starts = np.cumsum([0, *(len(part.ids) for part in parts)])
+        ends = [part.offsets[1:] + start for part, start in zip(parts, starts[:-1], strict=True)]
+        weights = [part.weights for part in parts if part.weights is not None]
+        return cls(
+            np.concatenate([part.ids for part in parts]),
+            np.concatenate([np.zeros(1, np.int64), *ends]),
+            np.concatenate(weights) if weights else None,
+            sum(part.shortened for part in parts),
+        )
 
     def take(self, rows: NDArray[np.int64]) -> Ragged:
         """The texts of these rows, in this order."""
@@ -284,6 +298,21 @@ class Encoder(nn.Module, ABC):
     @abstractmethod
     def tokenise(self, texts: Sequence[str]) -> Ragged:
         """Texts to ids, once, on the host."""
+
+    def fit_key(self) -> Mapping[str, Any] | None:
+        """What `fit` learns depends on besides the texts, in terms of JSON, if it takes long enough to be kept.
+
+        With a key, `load_assets` of what was saved after `fit` must give the same encoder as `fit`.
+        """
+        return None
+
+    def token_key(self) -> Mapping[str, Any] | None:
+        """What `tokenise` depends on besides the texts, in terms of JSON; None: tokens are made for every run.
+
+        With a key, tokens are kept between runs, and texts are tokenised in blocks and in several processes: the ids of
+        a text must not depend on the others. Known after `fit`.
+        """
+        return None
 
     @abstractmethod
     def collate(self, tokens: Ragged) -> Tokens:

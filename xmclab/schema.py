@@ -16,6 +16,8 @@ class DataSettings:
     text: Literal["title", "title+content"] = option("title", "which text of a query or label the model reads")
     reader: str = option("auto", "who reads the files; auto: the one reader that knows them")
     merge_same_text: bool = option(False, "labels of the same text are never each other's negatives")
+    cache: str = option("auto", "folder of cached tokens, or off; auto: of large sets only, in the user's cache folder")
+    verify: bool = option(False, "compare the sha256 of cached tokens before they are used; sizes always are")
     query: str = option("", "tables: column of the query text; empty: query, title or text")
     labels: str = option("", "tables: column of the labels; empty: labels, label, targets or tags")
     separator: str = option("", "tables: between the labels of a cell; empty: the first of | ; , that a cell has")

@@ -14,7 +14,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import chain
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -84,7 +84,7 @@ class Featuriser(FeatureOptions):
 
     def transform(self, texts: Sequence[str]) -> Ragged:
         """Feature ids (ascending) and weights of every text; a text without a known feature is empty."""
-        return _join([_as_ragged(self._weighted(chunk)) for chunk in _chunks(texts)])
+        return Ragged.join([_as_ragged(self._weighted(chunk)) for chunk in _chunks(texts)])
 
     def to_csr(self, features: Ragged) -> sp.csr_array:
         """x_NF, the matrix whose rows `transform` returned."""
@@ -190,9 +190,7 @@ def _pairs(spelled: Ragged, words: list[str], names: dict[str, int]) -> Ragged:
 
 def _numbering() -> defaultdict[str, int]:
     """A dictionary that numbers its keys in the order in which they are first asked for."""
-    numbers: defaultdict[str, int] = defaultdict()
-    numbers.default_factory = numbers.__len__
-    return numbers
+    return defaultdict(count().__next__)
 
 
 def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -220,11 +218,3 @@ def _sum_ones(rows: NDArray[np.int64], columns: NDArray[np.int64], shape: tuple[
 
 def _as_ragged(x_NF: sp.csr_array) -> Ragged:
     return Ragged(x_NF.indices.astype(np.int32), x_NF.indptr.astype(np.int64), x_NF.data)
-
-
-def _join(parts: Sequence[Ragged]) -> Ragged:
-    """One ragged array of the texts of all parts."""
-    starts = np.cumsum([0, *(len(part.ids) for part in parts)])
-    offsets = np.concatenate([[0], *(part.offsets[1:] + start for part, start in zip(parts, starts[:-1], strict=True))])
-    weights = np.concatenate([np.zeros(0, np.float32) if part.weights is None else part.weights for part in parts])
-    return Ragged(np.concatenate([part.ids for part in parts]), offsets, weights)

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmclab.api import Baseline, Dataset, Ranking, option
+from xmclab.data.texts import JoinedTexts
 from xmclab.text import Featuriser
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class TfidfNeighbours(Baseline):
 
 def _features(data: Dataset, others: Sequence[str]) -> tuple[sp.csr_array, sp.csr_array]:
     """TF-IDF rows of the test queries and of other texts; the words and their idf are those of all training texts."""
-    featuriser = Featuriser(words=True, sublinear=True).fit([*data.train.texts, *data.label_texts])
+    featuriser = Featuriser(words=True, sublinear=True).fit(JoinedTexts(data.train.texts, data.label_texts))
     queries, rest = (featuriser.to_csr(featuriser.transform(texts)) for texts in (data.test.texts, others))
     return queries, rest
 

@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["open_data", "open_dataset"]
 
 AUTO = "auto"
-EVERY_READER = {"source", "text", "reader", "merge_same_text"}  # settings that do not depend on the reader
+EVERY_READER = {
+    "source",
+    "text",
+    "reader",
+    "merge_same_text",
+    "cache",
+    "verify",
+}  # settings that do not depend on the reader
 BAGS_OF_WORDS = ("trn_X_Xf.txt", "tst_X_Xf.txt", "X.trn.npz", "X.tst.npz", "X_trn.npz", "train.txt", "test.txt")
 
 

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 from xmclab.api import Dataset, Split
 from xmclab.data.lines import Problems, excerpt, find_file, fingerprint, read_lines
+from xmclab.data.texts import PackedTexts, number_of_distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("xmclab.data")
 
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # of a relevance
+SORTED_TOGETHER = 65_536  # rows of a matrix: bounds the memory of sorting, not the result
 TRAIN_FILTERS = (
     "filter_labels_train.txt",
     "trn_filter_labels.txt",
@@ -40,8 +42,8 @@ class Texts:
     """The texts of queries or labels and what they are called."""
 
     file: Path
-    texts: list[str] = field(default_factory=list)
-    names: Sequence[str] = field(default_factory=list)
+    texts: PackedTexts = field(default_factory=PackedTexts)
+    names: Sequence[str] = field(default_factory=PackedTexts)
     sound: bool = False  # nothing was wrong: the number of texts can be relied on
     has_content: bool = False
 
@@ -75,9 +77,23 @@ class Targets:
         return Targets.of(np.asarray(self.columns)[order], np.asarray(self.relevances)[order], lengths)
 
     def matrix(self, num_labels: int) -> sp.csr_array:
-        """A row per query; a pair that occurs again counts once, with its largest relevance."""
-        rows = np.repeat(np.arange(len(self.lengths)), np.asarray(self.lengths))
-        return distinct(rows, np.asarray(self.columns), np.asarray(self.relevances), (len(self.lengths), num_labels))
+        """A row per query; a pair that occurs again counts once, with its largest relevance.
+
+        The pairs are sorted where they are, so that there is one copy of them: the targets are used up.
+        """
+        columns, relevances, lengths = (np.asarray(some) for some in (self.columns, self.relevances, self.lengths))
+        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+        read = written = 0
+        for row in range(0, len(lengths), SORTED_TOGETHER):
+            some = lengths[row : row + SORTED_TOGETHER]
+            rows = np.repeat(np.arange(len(some)), some)
+            block = slice(read, read := read + len(rows))
+            found = distinct(rows, columns[block], relevances[block], (len(some), num_labels))
+            columns[written : written + found.nnz] = found.indices
+            relevances[written : written + found.nnz] = found.data
+            offsets[row + 1 : row + 1 + len(some)] = written + found.indptr[1:]
+            written += found.nnz
+        return sp.csr_array((relevances[:written], columns[:written], offsets), shape=(len(lengths), num_labels))
 
 
 @dataclass
@@ -231,7 +247,7 @@ def _warnings(
         if empty:
             lines = ", ".join(str(row + 1) for row in empty[:5]) + ", …" * (len(empty) > 5)
             yield f"{texts.file.name}: {len(empty)} empty texts (line {lines})"
-    if same := len(labels.texts) - len(set(labels.texts)):
+    if same := len(labels.texts) - number_of_distinct(labels.texts):
         hint = "data.merge_same_text=true keeps them from being each other's negatives"
         yield f"{labels.file.name}: {same} labels have the text of another label ({hint})"
     if text == "title+content" and not any(texts.has_content for texts in everything):

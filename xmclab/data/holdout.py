@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from xmclab.api import Dataset, Split
+from xmclab.data.texts import PackedTexts
 from xmclab.errors import DataError, Problem
 
 Keys = NDArray[np.uint64]
@@ -52,8 +53,8 @@ def hold_out(dataset: Dataset, keys: Keys, share: float, hint: str) -> Dataset:
 def take(split: Split, rows: Rows) -> Split:
     """These queries, in this order."""
     return Split(
-        texts=[split.texts[row] for row in rows],
-        names=[split.names[row] for row in rows],
+        texts=PackedTexts(split.texts[row] for row in rows),
+        names=PackedTexts(split.names[row] for row in rows),
         targets_NL=sp.csr_array(split.targets_NL[rows]),
         filter_NL=sp.csr_array(split.filter_NL[rows]),
     )

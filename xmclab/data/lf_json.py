@@ -21,6 +21,7 @@ from xmclab.data.columns import (
     join,
 )
 from xmclab.data.lines import Problems, excerpt, find_file, read_lines
+from xmclab.data.texts import PackedTexts
 
 TRAIN, TEST, LABELS = "trn.json", "tst.json", "lbl.json"
 
@@ -52,7 +53,7 @@ class LabelFeatureJson(Reader):
     ) -> Texts:
         """The texts of a file; with targets into `labels` when these are given."""
         file = find_file(folder, name)
-        names: list[str] = []
+        names = PackedTexts()
         texts = Texts(file or folder / f"{name}.gz", names=names)
         if file is None:
             problems.file(texts.file, "missing", f"{name} would do as well")

@@ -28,6 +28,7 @@ from xmclab.data.columns import (
 from xmclab.data.holdout import hold_out, key_of
 from xmclab.data.lines import Problems, excerpt
 from xmclab.data.table_files import columns_of, find_table, kind_of, read_rows
+from xmclab.data.texts import PackedTexts
 from xmclab.errors import DataError, Problem
 
 TRAIN, TEST, LABELS, PAIRS = "train", "test", "labels", "pairs"
@@ -101,7 +102,7 @@ class _Reading:
         if PAIRS in self.tables:
             self._pairs(halves, labels)
         if LABELS not in self.tables:
-            labels.texts = list(self.ids)
+            labels.texts = PackedTexts(self.ids)
             labels.names = labels.texts
             labels.sound = not self.problems.bad_lines and not self.problems.general
             if labels.sound and not labels.texts:
@@ -126,7 +127,7 @@ class _Reading:
         columns = columns_of(file, self.problems)
         title = self._column(file, columns, LABEL_TITLE, "of the label texts")
         wanted = [title, known_column(columns, CONTENT), known_column(columns, LABEL_NAME)]
-        names: list[str] = []
+        names = PackedTexts()
         labels = Texts(file, names=names)
         for number, (text, name, _) in self._texts(file, columns, wanted, labels):
             if name in self.ids:
@@ -148,7 +149,7 @@ class _Reading:
             cells = self._column(file, columns, LABEL, "of the labels", self.options.labels, "labels")
             relevances = known_column(columns, RELEVANCE)
             self.separator = self.separator or self.options.separator or self._find_separator(file, columns, cells)
-        names: list[str] = []
+        names = PackedTexts()
         half = Half(Texts(file, names=names), Targets(), filters)
         wanted = [query, known_column(columns, CONTENT, query), known_column(columns, NAME, query), cells, relevances]
         for number, (text, name, title, *row) in self._texts(file, columns, wanted, half.queries):

@@ -25,6 +25,7 @@ from xmclab.data.columns import (
     logger,
 )
 from xmclab.data.lines import Problems, encoding_of, excerpt, find_file, read_all_lines
+from xmclab.data.texts import PackedTexts
 
 HEADER = re.compile(r"\d+ +\d+$")
 ENTRY = re.compile(r"(-?\d+)(?::(\S+))?$")
@@ -94,7 +95,7 @@ def read_texts(file: Path, problems: Problems) -> Texts:
     encoding = encoding_of(file)
     if encoding != "utf-8":
         logger.warning("%s: not UTF-8, read as %s", file, encoding)
-    texts.texts = [line.rstrip("\r\n") for _, line in read_all_lines(file, problems, encoding)]
+    texts.texts = PackedTexts(line.rstrip("\r\n") for _, line in read_all_lines(file, problems, encoding))
     texts.names = RowNumbers(len(texts.texts))
     texts.sound = not problems.about(file)
     return texts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -44,7 +45,7 @@ class Bag(Encoder, FeatureOptions):
         return self.dim
 
     def fit(self, texts: Sequence[str]) -> None:
-        self.featuriser = Featuriser(**{f.name: getattr(self, f.name) for f in fields(FeatureOptions)})
+        self.featuriser = Featuriser(**_options(self))
         self.featuriser.fit(texts)
         self._create()
 
@@ -70,6 +71,14 @@ class Bag(Encoder, FeatureOptions):
 
     def tokenise(self, texts: Sequence[str]) -> Ragged:
         return self.featuriser.transform(texts)
+
+    def fit_key(self) -> dict[str, Any]:
+        return _options(self)
+
+    def token_key(self) -> dict[str, Any]:
+        learned = hashlib.sha256("\n".join(self.featuriser.vocabulary).encode())
+        learned.update(self.featuriser.idf.tobytes())
+        return {**_options(self.featuriser), "vocabulary": learned.hexdigest()}
 
     def collate(self, tokens: Ragged) -> Tokens:
         """The texts as a sparse matrix [B, features], by rows, and by columns of the features that occur (U of them).
@@ -97,6 +106,10 @@ class Bag(Encoder, FeatureOptions):
             self.embedding.weight, self.embedding.scale, weight_T, tokens
         )
         return x_BD if self.residual is None else x_BD + self.residual(x_BD)
+
+
+def _options(features: FeatureOptions) -> dict[str, Any]:
+    return {f.name: getattr(features, f.name) for f in fields(FeatureOptions)}
 
 
 class _SparseProduct(torch.autograd.Function):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import importlib.metadata
 import importlib.util
+import json
 import logging
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,10 +85,31 @@ class HuggingFace(Encoder):
             log.warning("encoder.model=%s: %s is padded, by length; without padding run: %s", self.model, kind, known)
 
     def tokenise(self, texts: Sequence[str]) -> Ragged:
+        if not texts:
+            return Ragged(np.zeros(0, np.int32), np.zeros(1, np.int64))  # transformers does not take none
         encoded = self.tokenizer(list(texts), truncation=True, max_length=self.max_length, return_attention_mask=False)
         lists: list[list[int]] = encoded["input_ids"]
         offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
-        return Ragged(np.fromiter((i for ids in lists for i in ids), np.int32, count=int(offsets[-1])), offsets)
+        ids = np.fromiter(chain.from_iterable(lists), np.int32, count=int(offsets[-1]))
+        longest = np.flatnonzero(np.diff(offsets) == self.max_length)
+        shortened = sum(bool(encoded.encodings[row].overflowing) for row in longest) if encoded.encodings else 0
+        return Ragged(ids, offsets, shortened=shortened)
+
+    def token_key(self) -> dict[str, Any]:
+        versions = {name: importlib.metadata.version(name) for name in ("tokenizers", "transformers")}
+        return {"tokenizer": self._tokenizer_digest(), "max_length": self.max_length, **versions}
+
+    def _tokenizer_digest(self) -> str:
+        """sha256 over the files of the tokenizer, whatever it was used for before."""
+        digest = hashlib.sha256()
+        with tempfile.TemporaryDirectory() as folder:
+            self.tokenizer.save_pretrained(folder)
+            for file in sorted(Path(folder).rglob("*")):
+                content = file.read_bytes() if file.is_file() else b""
+                if file.name == "tokenizer.json":  # it has the settings of the last call too
+                    content = json.dumps({**json.loads(content), "truncation": None, "padding": None}).encode()
+                digest.update(f"{file.name}:{len(content)}:".encode() + content)
+        return digest.hexdigest()
 
     def collate(self, tokens: Ragged) -> Tokens:
         if self.packs:

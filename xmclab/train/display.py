@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-SECONDS_BETWEEN_LINES = 10.0
+from xmclab.progress import SECONDS_BETWEEN_LINES, note
 
 
 class Display:
@@ -45,7 +45,7 @@ class Display:
 
     def note(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+        note(self.console, text)
 
     def step(self, record: Mapping[str, Any]) -> None:
         """Show a step's record: on a terminal at once, in a log every few seconds and at the end of an epoch."""

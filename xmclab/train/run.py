@@ -17,6 +17,7 @@ from rich.console import Console
 from xmclab.api import Dataset, Ragged, Ranking, Tracker
 from xmclab.config import Config
 from xmclab.data import open_data
+from xmclab.data.tokens import Tokeniser
 from xmclab.errors import DivergedError, MemoryLimitError, Problem, XmclabError
 from xmclab.evaluate.metrics import evaluate, inverse_propensity, propensity_parameters
 from xmclab.evaluate.report import print_table
@@ -57,7 +58,7 @@ class Evaluator:
         settings = self.config.settings
         with trainer.profile.part("evaluation"):
             if self.test_tokens is None:
-                self.test_tokens = trainer.model.encoder.tokenise(self.data.test.texts)
+                self.test_tokens = trainer.tokeniser.tokens(trainer.model.encoder, self.data.test.texts, "test queries")
             rankings = rank_all(
                 trainer.model,
                 lambda: self.config.make("index"),
@@ -88,7 +89,7 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
     data = open_data(settings.data, registry)
     folder = store.create_folder(out, f"{config.recipe}-{data.name}")
     with deterministic(settings.deterministic), failures(folder):
-        trainer = make_trainer(config, data, folder)
+        trainer = make_trainer(config, data, folder, console)
         evaluator = Evaluator(config, data)
         store.save_config(folder, config)
         store.write_json(folder / "environment.json", store.environment(config, data, trainer.device))
@@ -139,10 +140,10 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
     return RunResult(folder, metrics, baselines, document)
 
 
-def make_trainer(config: Config, data: Dataset, folder: Path) -> Trainer:
+def make_trainer(config: Config, data: Dataset, folder: Path, console: Console) -> Trainer:
     """A trainer; if it cannot be made, nothing is left behind and the same folder can be named again."""
     try:
-        return Trainer(config, data)
+        return Trainer(config, data, Tokeniser(config.settings.data, console))
     except XmclabError:
         folder.rmdir()
         raise

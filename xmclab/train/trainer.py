@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from xmclab.api import Batch, Dataset, Keys, Ragged, Tokens, View
 from xmclab.batch.pool import build_batch
 from xmclab.config import Config
+from xmclab.data.tokens import Tokeniser
 from xmclab.errors import ConfigError, DataError, DivergedError, Problem
 from xmclab.evaluate.metrics import inverse_propensity, propensity_parameters
 from xmclab.train.display import Display
@@ -35,7 +36,7 @@ Result = TypeVar("Result")
 class Trainer:
     """Everything a run trains with. `fit` runs the loop; the other methods are its steps, in order."""
 
-    def __init__(self, config: Config, data: Dataset) -> None:
+    def __init__(self, config: Config, data: Dataset, tokeniser: Tokeniser | None = None) -> None:
         self.config, self.data = config, data
         self.settings = config.settings
         self.keys = Keys(self.settings.seed)
@@ -45,11 +46,12 @@ class Trainer:
 
         torch.manual_seed(self.keys.seed_for("parameters"))
         encoder = config.make("encoder")
-        encoder.fit([*data.train.texts, *data.label_texts])
+        self.tokeniser = tokeniser or Tokeniser(self.settings.data)
+        self.tokeniser.fit(encoder, data.train.texts, data.label_texts)
         heads = {name: config.make(f"head.{name}") for name in config.heads}
         self.model = Model(encoder, heads, data.num_labels).to(self.device)
-        self.query_tokens = encoder.tokenise(data.train.texts)
-        self.label_tokens = encoder.tokenise(data.label_texts)
+        self.query_tokens = self.tokeniser.tokens(encoder, data.train.texts, "training queries")
+        self.label_tokens = self.tokeniser.tokens(encoder, data.label_texts, "labels")
 
         chunk = self.settings.encode.search_chunk
         self.model.start_heads(self.query_tokens, self.label_tokens, data.train.targets_NL, chunk)
