@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: run test lint install bench-quality bench-speed clean
+.PHONY: run test lint install bench-quality bench-speed bench-data clean
 
 run: install  ## train UniDEC on the embedded data and print its table
 	$(BIN)/xmclab run recipe=unidec loss.clf=ds+bce
@@ -27,6 +27,9 @@ bench-quality: install  ## quality on the embedded data over three seeds: benchm
 
 bench-speed: install  ## every speed goal beside its alternatives: benchmarks/speed/results.md
 	$(BIN)/python benchmarks/speed/run.py
+
+bench-data: install  ## reading and tokenising 2 million texts, first and cached run
+	$(BIN)/python benchmarks/data/tokens.py --models bag
 
 install: $(INSTALLED)
 
