@@ -175,6 +175,18 @@ def test_chosen_columns_and_separator(tmp_path: Path) -> None:
     assert list(read(tmp_path, query="title").train.texts) == ["no"]
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [(",query,labels", "0,red,a|b", "1,blue,b"), ("query,labels,", "red,a|b,", "blue,b,")],
+    ids=["the index of a data frame", "a comma at the end"],
+)
+def test_a_column_without_a_name_is_ignored(tmp_path: Path, lines: tuple[str, ...]) -> None:
+    data = read(write_csv(tmp_path / "own.csv", *lines), test_share=0.5)
+    assert (all_queries(data), list(data.label_names)) == ({"red": [1, 1], "blue": [0, 1]}, ["a", "b"])
+    message = error_of(write_csv(tmp_path / "own.csv", ",frage,tags", "0,red,a"))
+    assert "no column of the queries: query or title or text (there are 'frage', 'tags';" in message
+
+
 def test_cells_over_several_lines_long_cells_and_a_byte_order_mark(tmp_path: Path) -> None:
     long = "word " * 200_000
     content = f'query,labels\r\n"two\r\nlines\r\n\r\nand ""quotes""",a\r\n{long},b\r\n\r\n'

@@ -193,10 +193,10 @@ class _Reading:
         self, file: Path, columns: Sequence[str], known: Sequence[str], what: str, chosen: str = "", key: str = ""
     ) -> str | None:
         """The name of a column that must be there."""
-        found = chosen if chosen in columns else None if chosen else known_column(columns, known)
+        found = (chosen if chosen in columns else None) if chosen else known_column(columns, known)
         if found is None and (columns or not self.problems.about(file)):
             wanted = chosen or " or ".join(known)
-            there = f"there are {', '.join(map(repr, columns))}" if columns else "it has no header"
+            there = f"there are {', '.join(map(repr, filter(None, columns)))}" if columns else "it has no header"
             hint = f"{there}; data.{key}=NAME chooses one" if key else there
             self.problems.file(file, f"no column {what}: {wanted}", hint)
         return found
