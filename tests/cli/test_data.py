@@ -44,7 +44,7 @@ def test_check_tells_what_was_decided_and_what_is_odd(call: Any, tmp_path: Path)
     code, out, err = call("check", tmp_path / "own.csv")
     assert (code, err) == (0, "")
     assert f"note: {tmp_path / 'own.csv'}: labels are separated by '|'" in out
-    assert f"warning: {tmp_path / 'own.csv'}: own.csv: 1 queries have no label" in out
+    assert f"warning: {tmp_path / 'own.csv'}: 1 queries have no label (line 11)" in out
     assert logging.getLogger("xmclab.data").propagate
 
 

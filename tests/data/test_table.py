@@ -280,6 +280,38 @@ def test_unknown_labels_and_queries(tmp_path: Path) -> None:
     assert f"{tmp_path / 'test.csv'}: two queries of the name '2'" in error_of(tmp_path)
 
 
+def test_a_pair_without_a_label(tmp_path: Path) -> None:
+    write_csv(tmp_path / "train.csv", "id,query", "1,red", "2,blue")
+    write_csv(tmp_path / "pairs.csv", "query,label", "1,cold", "2,")
+    assert f"{tmp_path / 'pairs.csv'}:3: lacks 'label'" in error_of(tmp_path)
+
+
+def test_warnings_name_the_lines_of_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = ['"two\nlines",a', "", ",a", "red,", "blue,a|a|b|a", *["grey,"] * 5]
+    file = write_csv(tmp_path / "train.csv", "query,labels", *rows)
+    write_csv(tmp_path / "test.csv", "query,labels", "x,a")
+    write_csv(tmp_path / "labels.csv", "uid,title", 'a,"A\n"', "b,")
+    read(tmp_path)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{file}: 2 duplicate labels of a query left out (line 7)",
+        f"{file}: 6 queries have no label (line 6, 8, 9, 10, 11, …)",
+        f"{tmp_path / 'labels.csv'}: 1 empty texts (line 4)",
+        f"{file}: 1 empty texts (line 5)",
+    ]
+
+
+def test_duplicate_pairs_are_named_where_they_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_csv(tmp_path / "train.csv", "id,query", "1,red", "2,blue")
+    write_csv(tmp_path / "test.csv", "id,query", "3,green")
+    pairs = ["1,a", "3,b", "2,b", "1,a", "2,a", "3,b", "1,a"]
+    write_csv(tmp_path / "pairs.csv", "query,label", *pairs)
+    read(tmp_path)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path / 'pairs.csv'}: 2 duplicate labels of a query left out (line 5, 8)",
+        f"{tmp_path / 'pairs.csv'}: 1 duplicate labels of a query left out (line 7)",
+    ]
+
+
 def test_two_tables_of_one_name(tmp_path: Path) -> None:
     for name in ("train.csv", "train.jsonl"):
         (tmp_path / name).touch()

@@ -135,6 +135,7 @@ class _Reading:
                 continue
             self.ids[name] = len(names)
             labels.texts.append(text)
+            labels.lines.append(number)
             names.append(name)
         labels.sound = not self.problems.about(file)
         return labels
@@ -159,6 +160,7 @@ class _Reading:
                 self.problems.line(file, number, str(error))
                 continue
             half.queries.texts.append(text)
+            half.queries.lines.append(number)
             names.append(name)
             if TEST not in self.tables:
                 self.keys.append(key_of(title))
@@ -258,7 +260,7 @@ class _Reading:
         query = self._column(file, columns, PAIR_QUERY, "of the queries of the pairs")
         label = self._column(file, columns, LABEL, "of the labels of the pairs")
         places = self._places(halves)
-        rows = [array("q") for _ in halves]
+        rows, lines = ([array("q") for _ in halves] for _ in range(2))
         wanted = [query, label, known_column(columns, RELEVANCE)]
         found = read_rows(file, columns, wanted, self.problems) if query and label else ()
         for number, (name, label_name, relevance) in found:
@@ -266,6 +268,8 @@ class _Reading:
                 name = _name(name)
                 if name not in places:
                     raise ValueError(f"query {excerpt(name)} is in no table of queries")
+                if not _name(label_name):
+                    raise ValueError(f"lacks {label!r}")
                 targets = self._targets([label_name], relevance, labels)
             except ValueError as error:
                 self.problems.line(file, number, str(error))
@@ -273,8 +277,11 @@ class _Reading:
             where, row = places[name]
             halves[where].targets.add(*targets)
             rows[where].append(row)
-        for half, half_rows in zip(halves, rows, strict=True):
-            half.targets = half.targets.gathered(np.array(half_rows, dtype=np.int64), len(half.queries.texts))
+            lines[where].append(number)
+        for half, half_rows, half_lines in zip(halves, map(np.asarray, rows), lines, strict=True):
+            half.pairs_file = file
+            half.repeated_lines = [half_lines[entry] for entry in half.targets.repeated(half_rows)]
+            half.targets = half.targets.gathered(half_rows, len(half.queries.texts))
 
     def _places(self, halves: Sequence[Half]) -> dict[str, tuple[int, int]]:
         """(half, row) of every query by its name."""
