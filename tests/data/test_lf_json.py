@@ -255,6 +255,23 @@ def test_bad_filter_pairs(folder: Path, pair: str, message: str) -> None:
     assert f"{folder / 'filter_labels_train.txt'}:2: {message}" in error_of(folder)
 
 
+def test_indices_are_checked_beside_bad_lines(folder: Path) -> None:
+    write_lines(folder / "lbl.json.gz", [*LABELS[:2], {"uid": "lacks a title"}])
+    write_lines(folder / "trn.json.gz", [{"title": "t", "target_ind": [3]}, {"title": "t", "target_ind": [2]}])
+    (folder / "filter_labels_train.txt").write_text("1 2\n2 0\n")
+    message = error_of(folder)
+    assert "lbl.json.gz:3: lacks 'title'" in message
+    assert "trn.json.gz:1: label index 3 is out of range: lbl.json.gz has 3 labels" in message
+    assert "filter_labels_train.txt:2: query 2 is out of range: trn.json.gz has 2 lines" in message
+    assert len(message.splitlines()) == 3
+
+
+def test_what_points_into_a_file_without_an_end_is_not_judged(folder: Path) -> None:
+    (folder / "lbl.json.gz").write_bytes((folder / "lbl.json.gz").read_bytes()[:-12])
+    write_lines(folder / "trn.json.gz", [{"title": "t", "target_ind": [1000]}])
+    assert "out of range" not in error_of(folder)
+
+
 @pytest.mark.parametrize("name", ["trn.json.gz", "tst.json.gz", "lbl.json.gz"])
 def test_empty_files(folder: Path, name: str) -> None:
     write_lines(folder / name, [])

@@ -254,11 +254,13 @@ def test_an_empty_file(tmp_path: Path, name: str) -> None:
 
 
 def test_a_header_alone(tmp_path: Path) -> None:
-    assert "no line in it" in error_of(write_csv(tmp_path / "own.csv", "query,labels"))
+    file = write_csv(tmp_path / "own.csv", "query,labels")
+    assert error_of(file) == f"{file}: no line in it"
 
 
 def test_no_labels_at_all(tmp_path: Path) -> None:
-    assert "no query has a label" in error_of(write_csv(tmp_path / "own.csv", "query,labels", "red,", "blue,"))
+    file = write_csv(tmp_path / "own.csv", "query,labels", "red,", "blue,")
+    assert error_of(file) == f"{file}: no query has a label"
 
 
 def test_one_query_is_too_few_to_hold_one_out(tmp_path: Path) -> None:

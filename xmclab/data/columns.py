@@ -44,9 +44,14 @@ class Texts:
     file: Path
     texts: PackedTexts = field(default_factory=PackedTexts)
     names: Sequence[str] = field(default_factory=PackedTexts)
-    sound: bool = False  # nothing was wrong: the number of texts can be relied on
+    size: int | None = None  # how many there are, bad lines included; None if that is not known
     has_content: bool = False
     lines: array[int] = field(default_factory=lambda: array("q"))  # of each text in the file, if it is not row + 1
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was wrong with any."""
+        return self.size == len(self.texts)
 
     def at(self, rows: NDArray[np.integer[Any]]) -> str:
         """In what lines of the file these rows are."""
@@ -131,8 +136,8 @@ class Half:
                 problems.line(file, number, f"not a pair `query label`: {excerpt(line)}")
                 continue
             for index, texts, kind in ((row, self.queries, "query"), (column, labels, "label")):
-                if texts.sound and not 0 <= index < len(texts.texts):
-                    size = f"{texts.file.name} has {len(texts.texts)} lines, from 0"
+                if texts.size is not None and not 0 <= index < texts.size:
+                    size = f"{texts.file.name} has {texts.size} lines, from 0"
                     problems.line(file, number, f"{kind} {index} is out of range: {size}")
                     break
             else:
@@ -189,8 +194,8 @@ def check_text(value: str, key: str) -> None:
 
 def check_index(index: int, labels: Texts) -> None:
     """Raise ValueError if there is no label of this index."""
-    if labels.sound and not 0 <= index < len(labels.texts):
-        size = f"{labels.file.name} has {len(labels.texts)} labels, from 0"
+    if labels.size is not None and not 0 <= index < labels.size:
+        size = f"{labels.file.name} has {labels.size} labels, from 0"
         raise ValueError(f"label index {index} is out of range: {size}")
 
 

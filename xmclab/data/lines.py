@@ -44,7 +44,15 @@ class Problems:
 
     def about(self, file: Path) -> bool:
         """Whether anything is wrong with this file."""
-        return file.name in self.bad_lines or any(problem.where == str(file) for problem in self.general)
+        return file.name in self.bad_lines or self.as_a_whole(file)
+
+    def as_a_whole(self, file: Path) -> bool:
+        """Whether this file is bad as a whole."""
+        return any(problem.where == str(file) for problem in self.general)
+
+    def rows(self, file: Path, good: int) -> int | None:
+        """How many rows a file of a row per line has, the bad ones included; None if its end was not seen."""
+        return None if self.as_a_whole(file) else good + self.bad_lines[file.name]
 
     def raise_if_any(self) -> None:
         """Stop with everything that was reported."""

@@ -104,9 +104,8 @@ class _Reading:
         if LABELS not in self.tables:
             labels.texts = PackedTexts(self.ids)
             labels.names = labels.texts
-            labels.sound = not self.problems.bad_lines and not self.problems.general
-            if labels.sound and not labels.texts:
-                self.problems.file(labels.file, "no query has a label")
+            if labels.texts and not self.problems.bad_lines and not self.problems.general:
+                labels.size = len(labels.texts)
             if labels.texts and all(name.isdigit() for name in labels.texts):
                 logger.warning("%s: labels are numbers, which say nothing as a text: add a table of labels", folder)
         options = self.options
@@ -137,7 +136,7 @@ class _Reading:
             labels.texts.append(text)
             labels.lines.append(number)
             names.append(name)
-        labels.sound = not self.problems.about(file)
+        labels.size = self._size(labels)
         return labels
 
     def _half(self, table: str, filters: tuple[str, ...], labels: Texts) -> Half:
@@ -166,8 +165,12 @@ class _Reading:
                 self.keys.append(key_of(title))
             if PAIRS not in self.tables:
                 half.targets.add(*targets)
-        half.queries.sound = not self.problems.about(file)
+        half.queries.size = self._size(half.queries)
         return half
+
+    def _size(self, texts: Texts) -> int | None:
+        """How many rows there are; a bad row of cells may stand for several."""
+        return None if self.problems.about(texts.file) else len(texts.texts)
 
     def _texts(
         self, file: Path, columns: Sequence[str], wanted: Sequence[str | None], texts: Texts
