@@ -6,6 +6,7 @@ import gzip
 import json
 import logging
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,7 @@ def test_cells_over_several_lines_long_cells_and_a_byte_order_mark(tmp_path: Pat
     ("line", "message"),
     [
         ("red,a,b", "3 cells where the header has 2: a cell with a comma in it stands in double quotes"),
-        ("red", "1 cells where the header has 2"),
+        ("red", "1 cells where the header has 2: an empty cell has its comma too"),
         ('"red"x,a', "not a row of cells: ',' expected after '\"'"),
         ('red,"[a"', None),
         ('red,"[a]"', "not a list: '[a]'"),
@@ -245,6 +246,13 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
     assert "no column of the queries: query or title or text (there are 'frage', 'antwort'; data.query=NAME" in message
     assert "no column of the labels: labels or label or targets or tags" in message
     assert "no column of the labels: b (" in error_of(file, query="frage", labels="b")
+
+
+@pytest.mark.parametrize("sign", [";", "\t"])
+def test_another_sign_between_the_cells(tmp_path: Path, sign: str) -> None:
+    file = write_csv(tmp_path / "own.csv", f"query{sign}labels", f"red{sign}a,b", f"blue{sign}c")
+    hint = "save the table with commas, or with tabs as .tsv"
+    assert error_of(file) == f"{file}: cells seem to be separated by {sign!r}, not by commas ({hint})"
 
 
 @pytest.mark.parametrize("name", ["own.csv", "own.tsv", "own.jsonl"])
@@ -322,7 +330,19 @@ def test_two_tables_of_one_name(tmp_path: Path) -> None:
 
 def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_bytes(b"query,labels\ncaf\xe9,a\nok,b\n")
-    assert f"{tmp_path / 'own.csv'}:2: not UTF-8: byte 0xe9 at offset 16" in error_of(tmp_path / "own.csv")
+    message = error_of(tmp_path / "own.csv")
+    assert f"{tmp_path / 'own.csv'}:2: not UTF-8: byte 0xe9 at offset 16" in message
+    assert "iconv -f latin1 -t utf-8" in message
+
+
+def test_a_truncated_archive(tmp_path: Path) -> None:
+    lines = ["query,labels", *(f"text {number * 7919 % 1009},a" for number in range(300))]
+    packed = gzip.compress("".join(f"{line}\n" for line in lines).encode())
+    left = zlib.decompressobj(wbits=31).decompress(packed[:-400]).count(b"\n")
+    file = tmp_path / "own.csv.gz"
+    file.write_bytes(packed[:-400])
+    assert left > 100
+    assert error_of(file) == f"{file}: truncated: the archive ends after {left} lines (fetch the file again)"
 
 
 def test_a_parquet_file_that_is_none(tmp_path: Path) -> None:
