@@ -44,7 +44,7 @@ def test_check_tells_what_was_decided_and_what_is_odd(call: Any, tmp_path: Path)
     code, out, err = call("check", tmp_path / "own.csv")
     assert (code, err) == (0, "")
     assert f"note: {tmp_path / 'own.csv'}: labels are separated by '|'" in out
-    assert f"warning: {tmp_path / 'own.csv'}: own.csv: 1 queries have no label" in out
+    assert f"warning: {tmp_path / 'own.csv'}: 1 queries have no label (line 11)" in out
     assert logging.getLogger("xmclab.data").propagate
 
 
@@ -128,6 +128,17 @@ def test_convert_keeps_contents_and_says_what_a_layout_cannot_hold(call: Any, tm
     assert process.stderr.count("names of labels are not kept") == 0
 
 
+def test_convert_joins_the_texts_when_asked(call: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "own.csv").write_text("query,content,labels\nred,a colour,a\nblue,as the sky,b\ngreen,,b\n")
+    for layout, file in (("raw_text", "trn_X.txt"), ("dexml", "raw/trn_X.txt"), ("pecos", "X.trn.txt")):
+        out = tmp_path / layout
+        assert call("convert", tmp_path / "own.csv", out, "data.text=title+content", "--to", layout)[0] == 0
+        test = out / file.replace("trn", "tst")
+        texts = [*(out / file).read_text().splitlines(), *test.read_text().splitlines()]
+        assert sorted(texts) == ["blue as the sky", "green", "red a colour"]
+    assert "contents are not kept" not in caplog.text
+
+
 def test_convert_does_not_overwrite(call: Any, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     code, out, err = call("convert", "tiny", tmp_path)
@@ -142,6 +153,14 @@ def test_split(call: Any, tmp_path: Path) -> None:
     assert found["train"]["queries"] == 1262 + 399 - 415
     assert found["test"]["filter_pairs"] > 0
     assert found["test"]["true_pairs_filtered"] == 0
+
+
+@pytest.mark.parametrize("share", ["0", "1", "1.5", "nan"])
+def test_a_split_needs_both_sides(call: Any, tmp_path: Path, share: str) -> None:
+    code, out, err = call("split", "tiny", tmp_path / "new", "--test-share", share)
+    assert (code, out) == (2, "")
+    assert f"{share} is not above 0 and below 1" in err
+    assert not (tmp_path / "new").exists()
 
 
 def test_make_synthetic(call: Any, tmp_path: Path) -> None:

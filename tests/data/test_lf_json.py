@@ -216,10 +216,10 @@ def test_duplicate_and_empty_texts_and_queries_without_labels(folder: Path, capl
     write_lines(folder / "lbl.json.gz", [*LABELS, LABELS[0], {"title": " "}])
     write_lines(folder / "trn.json.gz", [*TRAIN, {"title": "", "target_ind": []}])
     assert warnings_of(folder, caplog) == [
-        f"{folder}: trn.json.gz: 1 queries have no label",
-        f"{folder}: lbl.json.gz: 1 empty texts (line 5)",
-        f"{folder}: trn.json.gz: 1 empty texts (line 3)",
-        f"{folder}: lbl.json.gz: 1 labels have the text of another label "
+        f"{folder / 'trn.json.gz'}: 1 queries have no label (line 3)",
+        f"{folder / 'lbl.json.gz'}: 1 empty texts (line 5)",
+        f"{folder / 'trn.json.gz'}: 1 empty texts (line 3)",
+        f"{folder / 'lbl.json.gz'}: 1 labels have the text of another label "
         "(data.merge_same_text=true keeps them from being each other's negatives)",
     ]
 
@@ -232,7 +232,10 @@ def test_content_asked_for_but_absent(folder: Path, caplog: pytest.LogCaptureFix
 def test_missing_filter_file_warns(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     (folder / "filter_labels_test.txt").unlink()
     (warning,) = warnings_of(folder, caplog)
-    assert "no filter_labels_test.txt or tst_filter_labels.txt: reciprocal pairs" in warning
+    assert warning == (
+        f"{folder}: no filter_labels_test.txt or tst_filter_labels.txt: reciprocal pairs are ranked and scored, "
+        "which is fine unless queries are labels themselves"
+    )
     assert read(folder).test.filter_NL.nnz == 0
 
 
@@ -250,6 +253,23 @@ def test_missing_filter_file_warns(folder: Path, caplog: pytest.LogCaptureFixtur
 def test_bad_filter_pairs(folder: Path, pair: str, message: str) -> None:
     (folder / "filter_labels_train.txt").write_text(f"0 0\n{pair}\n")
     assert f"{folder / 'filter_labels_train.txt'}:2: {message}" in error_of(folder)
+
+
+def test_indices_are_checked_beside_bad_lines(folder: Path) -> None:
+    write_lines(folder / "lbl.json.gz", [*LABELS[:2], {"uid": "lacks a title"}])
+    write_lines(folder / "trn.json.gz", [{"title": "t", "target_ind": [3]}, {"title": "t", "target_ind": [2]}])
+    (folder / "filter_labels_train.txt").write_text("1 2\n2 0\n")
+    message = error_of(folder)
+    assert "lbl.json.gz:3: lacks 'title'" in message
+    assert "trn.json.gz:1: label index 3 is out of range: lbl.json.gz has 3 labels" in message
+    assert "filter_labels_train.txt:2: query 2 is out of range: trn.json.gz has 2 lines" in message
+    assert len(message.splitlines()) == 3
+
+
+def test_what_points_into_a_file_without_an_end_is_not_judged(folder: Path) -> None:
+    (folder / "lbl.json.gz").write_bytes((folder / "lbl.json.gz").read_bytes()[:-12])
+    write_lines(folder / "trn.json.gz", [{"title": "t", "target_ind": [1000]}])
+    assert "out of range" not in error_of(folder)
 
 
 @pytest.mark.parametrize("name", ["trn.json.gz", "tst.json.gz", "lbl.json.gz"])

@@ -6,6 +6,7 @@ import gzip
 import json
 import logging
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,18 @@ def test_chosen_columns_and_separator(tmp_path: Path) -> None:
     assert list(read(tmp_path, query="title").train.texts) == ["no"]
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [(",query,labels", "0,red,a|b", "1,blue,b"), ("query,labels,", "red,a|b,", "blue,b,")],
+    ids=["the index of a data frame", "a comma at the end"],
+)
+def test_a_column_without_a_name_is_ignored(tmp_path: Path, lines: tuple[str, ...]) -> None:
+    data = read(write_csv(tmp_path / "own.csv", *lines), test_share=0.5)
+    assert (all_queries(data), list(data.label_names)) == ({"red": [1, 1], "blue": [0, 1]}, ["a", "b"])
+    message = error_of(write_csv(tmp_path / "own.csv", ",frage,tags", "0,red,a"))
+    assert "no column of the queries: query or title or text (there are 'frage', 'tags';" in message
+
+
 def test_cells_over_several_lines_long_cells_and_a_byte_order_mark(tmp_path: Path) -> None:
     long = "word " * 200_000
     content = f'query,labels\r\n"two\r\nlines\r\n\r\nand ""quotes""",a\r\n{long},b\r\n\r\n'
@@ -187,7 +200,7 @@ def test_cells_over_several_lines_long_cells_and_a_byte_order_mark(tmp_path: Pat
     ("line", "message"),
     [
         ("red,a,b", "3 cells where the header has 2: a cell with a comma in it stands in double quotes"),
-        ("red", "1 cells where the header has 2"),
+        ("red", "1 cells where the header has 2: an empty cell has its comma too"),
         ('"red"x,a', "not a row of cells: ',' expected after '\"'"),
         ('red,"[a"', None),
         ('red,"[a]"', "not a list: '[a]'"),
@@ -235,6 +248,13 @@ def test_missing_columns_are_named(tmp_path: Path) -> None:
     assert "no column of the labels: b (" in error_of(file, query="frage", labels="b")
 
 
+@pytest.mark.parametrize("sign", [";", "\t"])
+def test_another_sign_between_the_cells(tmp_path: Path, sign: str) -> None:
+    file = write_csv(tmp_path / "own.csv", f"query{sign}labels", f"red{sign}a,b", f"blue{sign}c")
+    hint = "save the table with commas, or with tabs as .tsv"
+    assert error_of(file) == f"{file}: cells seem to be separated by {sign!r}, not by commas ({hint})"
+
+
 @pytest.mark.parametrize("name", ["own.csv", "own.tsv", "own.jsonl"])
 def test_an_empty_file(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
@@ -242,11 +262,13 @@ def test_an_empty_file(tmp_path: Path, name: str) -> None:
 
 
 def test_a_header_alone(tmp_path: Path) -> None:
-    assert "no line in it" in error_of(write_csv(tmp_path / "own.csv", "query,labels"))
+    file = write_csv(tmp_path / "own.csv", "query,labels")
+    assert error_of(file) == f"{file}: no line in it"
 
 
 def test_no_labels_at_all(tmp_path: Path) -> None:
-    assert "no query has a label" in error_of(write_csv(tmp_path / "own.csv", "query,labels", "red,", "blue,"))
+    file = write_csv(tmp_path / "own.csv", "query,labels", "red,", "blue,")
+    assert error_of(file) == f"{file}: no query has a label"
 
 
 def test_one_query_is_too_few_to_hold_one_out(tmp_path: Path) -> None:
@@ -268,6 +290,38 @@ def test_unknown_labels_and_queries(tmp_path: Path) -> None:
     assert f"{tmp_path / 'test.csv'}: two queries of the name '2'" in error_of(tmp_path)
 
 
+def test_a_pair_without_a_label(tmp_path: Path) -> None:
+    write_csv(tmp_path / "train.csv", "id,query", "1,red", "2,blue")
+    write_csv(tmp_path / "pairs.csv", "query,label", "1,cold", "2,")
+    assert f"{tmp_path / 'pairs.csv'}:3: lacks 'label'" in error_of(tmp_path)
+
+
+def test_warnings_name_the_lines_of_the_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = ['"two\nlines",a', "", ",a", "red,", "blue,a|a|b|a", *["grey,"] * 5]
+    file = write_csv(tmp_path / "train.csv", "query,labels", *rows)
+    write_csv(tmp_path / "test.csv", "query,labels", "x,a")
+    write_csv(tmp_path / "labels.csv", "uid,title", 'a,"A\n"', "b,")
+    read(tmp_path)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{file}: 2 duplicate labels of a query left out (line 7)",
+        f"{file}: 6 queries have no label (line 6, 8, 9, 10, 11, …)",
+        f"{tmp_path / 'labels.csv'}: 1 empty texts (line 4)",
+        f"{file}: 1 empty texts (line 5)",
+    ]
+
+
+def test_duplicate_pairs_are_named_where_they_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_csv(tmp_path / "train.csv", "id,query", "1,red", "2,blue")
+    write_csv(tmp_path / "test.csv", "id,query", "3,green")
+    pairs = ["1,a", "3,b", "2,b", "1,a", "2,a", "3,b", "1,a"]
+    write_csv(tmp_path / "pairs.csv", "query,label", *pairs)
+    read(tmp_path)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{tmp_path / 'pairs.csv'}: 2 duplicate labels of a query left out (line 5, 8)",
+        f"{tmp_path / 'pairs.csv'}: 1 duplicate labels of a query left out (line 7)",
+    ]
+
+
 def test_two_tables_of_one_name(tmp_path: Path) -> None:
     for name in ("train.csv", "train.jsonl"):
         (tmp_path / name).touch()
@@ -276,7 +330,19 @@ def test_two_tables_of_one_name(tmp_path: Path) -> None:
 
 def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_bytes(b"query,labels\ncaf\xe9,a\nok,b\n")
-    assert f"{tmp_path / 'own.csv'}:2: not UTF-8: byte 0xe9 at offset 16" in error_of(tmp_path / "own.csv")
+    message = error_of(tmp_path / "own.csv")
+    assert f"{tmp_path / 'own.csv'}:2: not UTF-8: byte 0xe9 at offset 16" in message
+    assert "iconv -f latin1 -t utf-8" in message
+
+
+def test_a_truncated_archive(tmp_path: Path) -> None:
+    lines = ["query,labels", *(f"text {number * 7919 % 1009},a" for number in range(300))]
+    packed = gzip.compress("".join(f"{line}\n" for line in lines).encode())
+    left = zlib.decompressobj(wbits=31).decompress(packed[:-400]).count(b"\n")
+    file = tmp_path / "own.csv.gz"
+    file.write_bytes(packed[:-400])
+    assert left > 100
+    assert error_of(file) == f"{file}: truncated: the archive ends after {left} lines (fetch the file again)"
 
 
 def test_a_parquet_file_that_is_none(tmp_path: Path) -> None:

@@ -139,6 +139,21 @@ def test_bad_label_files(raw: Path, lines: str, message: str) -> None:
     assert f"{raw / 'trn_X_Y.txt'}{message}" in error_of(raw)
 
 
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("0:1\n9:1\n", "has 2 rows, but trn_X.txt has 3 lines"),
+        ("4 3\n0:1\n9:1\n\n", "the header says 4 rows and 3 columns: there are 3 rows below it"),
+        ("3 3\n0:1\n9:1\n\n", None),
+    ],
+)
+def test_rows_are_counted_beside_bad_ones(raw: Path, lines: str, message: str | None) -> None:
+    (raw / "trn_X_Y.txt").write_text(lines)
+    found = error_of(raw)
+    assert "label index 9 is out of range" in found
+    assert message in found if message else len(found.splitlines()) == 1
+
+
 @pytest.fixture
 def dexml(tmp_path: Path) -> Path:
     return make(tmp_path, Dexml)

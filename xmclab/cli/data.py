@@ -102,13 +102,23 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Write a data set in another layout: xmclab data convert my.csv my-set --to lf_json"""
-    from xmclab.data.write import WRITERS
+    from xmclab.data.write import HOLD_CONTENTS, NO_CONTENTS, WRITERS
     from xmclab.files import new_folder
 
-    data, contents = _open_with_contents(*_settings(source, overrides))
+    settings, registry = _settings(source, overrides)
+    if settings.text == "title+content" and to not in HOLD_CONTENTS:
+        data, contents = _open(settings, registry)[1], NO_CONTENTS
+    else:
+        data, contents = _open_with_contents(settings, registry)
     with new_folder(out) as folder:
         WRITERS[to](folder, data, contents)
     _print_written(out, _split_sizes(data), as_json)
+
+
+def _share(value: float) -> float:
+    if not 0 < value < 1:
+        raise typer.BadParameter(f"{value:g} is not above 0 and below 1.")
+    return value
 
 
 @app.command()
@@ -116,7 +126,9 @@ def split(
     source: Source,
     out: Out,
     overrides: Overrides = None,
-    test_share: Annotated[float, typer.Option(min=0.0, max=1.0, help="Share of the queries in the test.")] = 0.2,
+    test_share: Annotated[
+        float, typer.Option(callback=_share, help="Share of the queries in the test, above 0 and below 1.")
+    ] = 0.2,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:

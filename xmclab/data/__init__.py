@@ -67,7 +67,7 @@ def find_reader(path: Path, settings: DataSettings, registry: Registry) -> Reade
         hint = "choose: " + " or ".join(f"data.reader={name}" for name in names)
         raise ConfigError(Problem(str(path), f"several readers know these files: {', '.join(names)}", hint))
     if not names:
-        raise DataError(_unknown(path, registry))
+        raise DataError(*_unknown(path, registry))
     return _make(names[0], settings, given, registry)
 
 
@@ -89,15 +89,15 @@ def _make(name: str, settings: DataSettings, given: dict[str, Any], registry: Re
     return reader
 
 
-def _unknown(path: Path, registry: Registry) -> Problem:
+def _unknown(path: Path, registry: Registry) -> list[Problem]:
     """Why nobody reads these files."""
     if path.is_file():
-        return Problem(f"data={path}", "a file, and no table", f"say data={path.parent}")
+        return [Problem(f"data={path}", "a file, and no table", f"say data={path.parent}")]
     if bags := [name for name in BAGS_OF_WORDS if (path / name).is_file()]:
         reason = f"features of words ({', '.join(bags)}) and no texts: encoders and label texts need what was written"
-        return Problem(str(path), reason, "the repository has most sets as raw text or label-feature JSON too")
-    known = "; ".join(f"{info.name}: {info.summary}" for info in registry.describe("reader"))
-    return Problem(str(path), "no reader knows the files of this folder", f"readers: {known}")
+        return [Problem(str(path), reason, "the repository has most sets as raw text or label-feature JSON too")]
+    readers = [Problem("", f"reader {info.name}: {info.summary}") for info in registry.describe("reader")]
+    return [Problem(str(path), "no reader knows the files of this folder"), *readers]
 
 
 def locate(source: str, registry: Registry) -> Path:
@@ -115,4 +115,6 @@ def locate(source: str, registry: Registry) -> Path:
         return registry.dataset(source)
     except DataError as error:
         hint = did_you_mean(source, names)
-        raise DataError(Problem(f"data={source}", "no data set of this name, and no such folder", hint)) from error
+        raise DataError(
+            Problem(f"data={source}", "no data set of this name, and no such folder or file", hint)
+        ) from error

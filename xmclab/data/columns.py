@@ -13,7 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmclab.api import Dataset, Split
-from xmclab.data.lines import Problems, excerpt, find_file, fingerprint, read_lines
+from xmclab.data.lines import SHOWN, Problems, excerpt, find_file, fingerprint, read_lines
 from xmclab.data.texts import PackedTexts, number_of_distinct
 
 if TYPE_CHECKING:
@@ -44,8 +44,18 @@ class Texts:
     file: Path
     texts: PackedTexts = field(default_factory=PackedTexts)
     names: Sequence[str] = field(default_factory=PackedTexts)
-    sound: bool = False  # nothing was wrong: the number of texts can be relied on
+    size: int | None = None  # how many there are, bad lines included; None if that is not known
     has_content: bool = False
+    lines: array[int] = field(default_factory=lambda: array("q"))  # of each text in the file, if it is not row + 1
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was wrong with any."""
+        return self.size == len(self.texts)
+
+    def at(self, rows: NDArray[np.integer[Any]]) -> str:
+        """In what lines of the file these rows are."""
+        return in_lines([self.lines[row] if self.lines else row + 1 for row in rows[: SHOWN + 1].tolist()])
 
 
 @dataclass
@@ -75,6 +85,12 @@ class Targets:
         order = np.argsort(rows, kind="stable")
         lengths = np.bincount(rows, minlength=num_rows)
         return Targets.of(np.asarray(self.columns)[order], np.asarray(self.relevances)[order], lengths)
+
+    def repeated(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The entries, of such rows, that occurred before."""
+        columns = np.asarray(self.columns)
+        pairs = rows * (columns.max(initial=0) + 1) + columns
+        return np.delete(np.arange(len(rows)), np.unique(pairs, return_index=True)[1])
 
     def matrix(self, num_labels: int) -> sp.csr_array:
         """A row per query; a pair that occurs again counts once, with its largest relevance.
@@ -106,6 +122,8 @@ class Half:
     filter_file: Path | None = None
     filter_rows: array[int] = field(default_factory=lambda: array("q"))
     filter_columns: array[int] = field(default_factory=lambda: array("q"))
+    pairs_file: Path | None = None  # where the targets are, if not beside the queries
+    repeated_lines: Sequence[int] = ()  # of it: the pairs that occurred before
 
     def read_filter(self, folder: Path, labels: Texts, problems: Problems) -> None:
         """Take the pairs of the filter file, if there is one."""
@@ -118,8 +136,8 @@ class Half:
                 problems.line(file, number, f"not a pair `query label`: {excerpt(line)}")
                 continue
             for index, texts, kind in ((row, self.queries, "query"), (column, labels, "label")):
-                if texts.sound and not 0 <= index < len(texts.texts):
-                    size = f"{texts.file.name} has {len(texts.texts)} lines, from 0"
+                if texts.size is not None and not 0 <= index < texts.size:
+                    size = f"{texts.file.name} has {texts.size} lines, from 0"
                     problems.line(file, number, f"{kind} {index} is out of range: {size}")
                     break
             else:
@@ -159,6 +177,11 @@ def content_of(joined: str, title: str) -> str:
     return joined[len(title) :].removeprefix(" " if title else "")
 
 
+def in_lines(lines: Sequence[int]) -> str:
+    """The first few of some lines, as shown in messages."""
+    return f"(line {', '.join(map(str, lines[:SHOWN]))}{', …' if len(lines) > SHOWN else ''})"
+
+
 def check_text(value: str, key: str) -> None:
     """Raise ValueError if a text cannot be written as UTF-8."""
     if value.isascii():
@@ -171,8 +194,8 @@ def check_text(value: str, key: str) -> None:
 
 def check_index(index: int, labels: Texts) -> None:
     """Raise ValueError if there is no label of this index."""
-    if labels.sound and not 0 <= index < len(labels.texts):
-        size = f"{labels.file.name} has {len(labels.texts)} labels, from 0"
+    if labels.size is not None and not 0 <= index < labels.size:
+        size = f"{labels.file.name} has {labels.size} labels, from 0"
         raise ValueError(f"label index {index} is out of range: {size}")
 
 
@@ -214,8 +237,8 @@ def assemble(
     problems.raise_if_any()
 
     splits = [half.split(len(labels.texts)) for half in halves]
-    for warning in _warnings(labels, halves, splits, text, expects_filters):
-        logger.warning("%s: %s", folder, warning)
+    for warning in _warnings(folder, labels, halves, splits, text, expects_filters):
+        logger.warning("%s", warning)
     used = [*files, *(half.filter_file for half in halves)]
     empty = Half(Texts(folder), Targets(), ()).split(len(labels.texts))
     return Dataset(
@@ -229,26 +252,28 @@ def assemble(
 
 
 def _warnings(
-    labels: Texts, halves: Sequence[Half], splits: Sequence[Split], text: str, expects_filters: bool
+    folder: Path, labels: Texts, halves: Sequence[Half], splits: Sequence[Split], text: str, expects_filters: bool
 ) -> Iterator[str]:
     """What a user should know of a data set that can be used."""
     for half, split in zip(halves, splits, strict=True):
-        where = half.queries.file.name
-        if repeated := len(half.targets.columns) - split.targets_NL.nnz:
-            yield f"{where}: {repeated} duplicate labels of a query left out"
-        if without := int(np.count_nonzero(np.asarray(half.targets.lengths) == 0)):
-            yield f"{where}: {without} queries have no label"
+        queries, labels_N = half.queries, np.asarray(half.targets.lengths)
+        repeated_N = labels_N - np.diff(split.targets_NL.indptr)
+        if repeated := int(repeated_N.sum()):
+            lines = in_lines(half.repeated_lines) if half.pairs_file else queries.at(np.flatnonzero(repeated_N))
+            yield f"{half.pairs_file or queries.file}: {repeated} duplicate labels of a query left out {lines}"
+        if len(without := np.flatnonzero(labels_N == 0)):
+            yield f"{queries.file}: {len(without)} queries have no label {queries.at(without)}"
         if half.filter_file is None and expects_filters:
             names = " or ".join(half.filter_names[:2])
-            yield f"no {names}: reciprocal pairs, and queries that are labels themselves, are ranked and scored"
+            effect = "reciprocal pairs are ranked and scored, which is fine unless queries are labels themselves"
+            yield f"{folder}: no {names}: {effect}"
     everything = (labels, *(half.queries for half in halves))
     for texts in everything:
-        empty = [number for number, line in enumerate(texts.texts) if not line.strip()]
-        if empty:
-            lines = ", ".join(str(row + 1) for row in empty[:5]) + ", …" * (len(empty) > 5)
-            yield f"{texts.file.name}: {len(empty)} empty texts (line {lines})"
+        empty = np.array([row for row, text in enumerate(texts.texts) if not text.strip()], dtype=np.int64)
+        if len(empty):
+            yield f"{texts.file}: {len(empty)} empty texts {texts.at(empty)}"
     if same := len(labels.texts) - number_of_distinct(labels.texts):
         hint = "data.merge_same_text=true keeps them from being each other's negatives"
-        yield f"{labels.file.name}: {same} labels have the text of another label ({hint})"
+        yield f"{labels.file}: {same} labels have the text of another label ({hint})"
     if text == "title+content" and not any(texts.has_content for texts in everything):
-        yield "no line has a 'content': titles alone are read"
+        yield f"{folder}: no line has a 'content': titles alone are read"

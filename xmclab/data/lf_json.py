@@ -72,7 +72,7 @@ class LabelFeatureJson(Reader):
             names.append(uid)
             if row and targets:
                 targets.add(*row)
-        texts.sound = not problems.about(texts.file)
+        texts.size = problems.rows(texts.file, len(texts.texts))
         return texts
 
 

@@ -19,6 +19,7 @@ SHOWN = 5  # bad lines shown of each kind; all are counted
 VALUES = re.compile(r"'.*?'|\d+")  # what differs between two messages of one kind
 EXCERPT = 60  # characters of a bad line shown
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+TO_UTF_8 = "if it is latin1, say: iconv -f latin1 -t utf-8 OLD > NEW"
 
 
 @dataclass
@@ -30,13 +31,13 @@ class Problems:
     bad_lines: Counter[str] = field(default_factory=Counter)  # by file
     general: list[Problem] = field(default_factory=list)  # about a whole file: always shown
 
-    def line(self, file: Path, number: int, message: str) -> None:
+    def line(self, file: Path, number: int, message: str, hint: str = "") -> None:
         """A bad line, counted from 1."""
         kind = VALUES.sub("", message.partition(":")[0])
         self.bad_lines[file.name] += 1
         self.kinds[kind] += 1
         if self.kinds[kind] <= SHOWN:
-            self.shown.append(Problem(f"{file}:{number}", message))
+            self.shown.append(Problem(f"{file}:{number}", message, hint))
 
     def file(self, file: Path, message: str, hint: str = "") -> None:
         """A file that is bad as a whole."""
@@ -44,7 +45,15 @@ class Problems:
 
     def about(self, file: Path) -> bool:
         """Whether anything is wrong with this file."""
-        return file.name in self.bad_lines or any(problem.where == str(file) for problem in self.general)
+        return file.name in self.bad_lines or self.as_a_whole(file)
+
+    def as_a_whole(self, file: Path) -> bool:
+        """Whether this file is bad as a whole."""
+        return any(problem.where == str(file) for problem in self.general)
+
+    def rows(self, file: Path, good: int) -> int | None:
+        """How many rows a file of a row per line has, the bad ones included; None if its end was not seen."""
+        return None if self.as_a_whole(file) else good + self.bad_lines[file.name]
 
     def raise_if_any(self) -> None:
         """Stop with everything that was reported."""
@@ -96,7 +105,7 @@ def read_all_lines(file: Path, problems: Problems, encoding: str = "utf-8") -> I
                     line = raw.decode(encoding)
                 except UnicodeDecodeError as error:
                     where = f"byte 0x{raw[error.start]:02x} at offset {start + error.start}"
-                    problems.line(file, number, f"not UTF-8: {where}: {excerpt(raw[error.start :])}")
+                    problems.line(file, number, f"not UTF-8: {where}: {excerpt(raw[error.start :])}", TO_UTF_8)
                     continue
                 yield number, line
     except EOFError:
@@ -127,7 +136,13 @@ def encoding_of(file: Path) -> str:
 def _open(file: Path) -> IO[bytes]:
     if file.suffix != ".gz":
         return file.open("rb")
-    return io.BufferedReader(gzip.open(file))  # type: ignore[arg-type]  # its own line reading is slow
+    return io.BufferedReader(_Unpacked(file))  # type: ignore[arg-type]  # its own line reading is slow
+
+
+class _Unpacked(gzip.GzipFile):
+    """Reads no more than it can at once: what is before the place where an archive is cut is not lost."""
+
+    readinto = gzip.GzipFile.readinto1
 
 
 def excerpt(text: str | bytes) -> str:

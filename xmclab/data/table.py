@@ -104,9 +104,8 @@ class _Reading:
         if LABELS not in self.tables:
             labels.texts = PackedTexts(self.ids)
             labels.names = labels.texts
-            labels.sound = not self.problems.bad_lines and not self.problems.general
-            if labels.sound and not labels.texts:
-                self.problems.file(labels.file, "no query has a label")
+            if labels.texts and not self.problems.bad_lines and not self.problems.general:
+                labels.size = len(labels.texts)
             if labels.texts and all(name.isdigit() for name in labels.texts):
                 logger.warning("%s: labels are numbers, which say nothing as a text: add a table of labels", folder)
         options = self.options
@@ -135,8 +134,9 @@ class _Reading:
                 continue
             self.ids[name] = len(names)
             labels.texts.append(text)
+            labels.lines.append(number)
             names.append(name)
-        labels.sound = not self.problems.about(file)
+        labels.size = self._size(labels)
         return labels
 
     def _half(self, table: str, filters: tuple[str, ...], labels: Texts) -> Half:
@@ -159,13 +159,18 @@ class _Reading:
                 self.problems.line(file, number, str(error))
                 continue
             half.queries.texts.append(text)
+            half.queries.lines.append(number)
             names.append(name)
             if TEST not in self.tables:
                 self.keys.append(key_of(title))
             if PAIRS not in self.tables:
                 half.targets.add(*targets)
-        half.queries.sound = not self.problems.about(file)
+        half.queries.size = self._size(half.queries)
         return half
+
+    def _size(self, texts: Texts) -> int | None:
+        """How many rows there are; a bad row of cells may stand for several."""
+        return None if self.problems.about(texts.file) else len(texts.texts)
 
     def _texts(
         self, file: Path, columns: Sequence[str], wanted: Sequence[str | None], texts: Texts
@@ -193,10 +198,10 @@ class _Reading:
         self, file: Path, columns: Sequence[str], known: Sequence[str], what: str, chosen: str = "", key: str = ""
     ) -> str | None:
         """The name of a column that must be there."""
-        found = chosen if chosen in columns else None if chosen else known_column(columns, known)
+        found = (chosen if chosen in columns else None) if chosen else known_column(columns, known)
         if found is None and (columns or not self.problems.about(file)):
             wanted = chosen or " or ".join(known)
-            there = f"there are {', '.join(map(repr, columns))}" if columns else "it has no header"
+            there = f"there are {', '.join(map(repr, filter(None, columns)))}" if columns else "it has no header"
             hint = f"{there}; data.{key}=NAME chooses one" if key else there
             self.problems.file(file, f"no column {what}: {wanted}", hint)
         return found
@@ -258,7 +263,7 @@ class _Reading:
         query = self._column(file, columns, PAIR_QUERY, "of the queries of the pairs")
         label = self._column(file, columns, LABEL, "of the labels of the pairs")
         places = self._places(halves)
-        rows = [array("q") for _ in halves]
+        rows, lines = ([array("q") for _ in halves] for _ in range(2))
         wanted = [query, label, known_column(columns, RELEVANCE)]
         found = read_rows(file, columns, wanted, self.problems) if query and label else ()
         for number, (name, label_name, relevance) in found:
@@ -266,6 +271,8 @@ class _Reading:
                 name = _name(name)
                 if name not in places:
                     raise ValueError(f"query {excerpt(name)} is in no table of queries")
+                if not _name(label_name):
+                    raise ValueError(f"lacks {label!r}")
                 targets = self._targets([label_name], relevance, labels)
             except ValueError as error:
                 self.problems.line(file, number, str(error))
@@ -273,8 +280,11 @@ class _Reading:
             where, row = places[name]
             halves[where].targets.add(*targets)
             rows[where].append(row)
-        for half, half_rows in zip(halves, rows, strict=True):
-            half.targets = half.targets.gathered(np.array(half_rows, dtype=np.int64), len(half.queries.texts))
+            lines[where].append(number)
+        for half, half_rows, half_lines in zip(halves, map(np.asarray, rows), lines, strict=True):
+            half.pairs_file = file
+            half.repeated_lines = [half_lines[entry] for entry in half.targets.repeated(half_rows)]
+            half.targets = half.targets.gathered(half_rows, len(half.queries.texts))
 
     def _places(self, halves: Sequence[Half]) -> dict[str, tuple[int, int]]:
         """(half, row) of every query by its name."""

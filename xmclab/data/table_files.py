@@ -16,9 +16,14 @@ from xmclab.data.lines import Problems, read_all_lines, read_lines
 from xmclab.errors import DataError, PluginError, Problem
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
+OTHER_DELIMITERS = (";", "\t")  # that programs write into .csv files
 JSON_LINES = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
 SUFFIXES = (*DELIMITERS, *JSON_LINES, PARQUET)
+HINTS = {  # for too few and for too many cells
+    ".csv": ("an empty cell has its comma too", "a cell with a comma in it stands in double quotes"),
+    ".tsv": ("an empty cell has its tab too", "one tab between two"),
+}
 PEEKED = 100  # lines of a JSON lines file whose keys are its columns
 
 Row = tuple[int, list[Any]]  # line (of a Parquet file: row), counted from 1, and the cells
@@ -53,6 +58,11 @@ def columns_of(file: Path, problems: Problems) -> list[str]:
                 continue
         return list(keys)
     header = next(_csv_rows(file, DELIMITERS[kind], problems), (1, []))[1]
+    other = next((sign for sign in OTHER_DELIMITERS if kind == ".csv" and len(header) == 1 and sign in header[0]), "")
+    if other:
+        hint = "save the table with commas, or with tabs as .tsv"
+        problems.file(file, f"cells seem to be separated by {other!r}, not by commas", hint)
+        return []
     return [str(cell).strip() for cell in header]
 
 
@@ -75,8 +85,8 @@ def read_rows(file: Path, columns: Sequence[str], wanted: Sequence[str | None], 
             if len(cells) == len(columns):
                 yield number, [None if place is None else cells[place] for place in places]
             else:
-                hint = "a cell with a comma in it stands in double quotes" if kind == ".csv" else "one tab between two"
-                problems.line(file, number, f"{len(cells)} cells where the header has {len(columns)}: {hint}")
+                message = f"{len(cells)} cells where the header has {len(columns)}"
+                problems.line(file, number, f"{message}: {HINTS[kind][len(cells) > len(columns)]}")
 
 
 def _csv_rows(file: Path, delimiter: str, problems: Problems) -> Iterator[Row]:

@@ -97,23 +97,25 @@ def read_texts(file: Path, problems: Problems) -> Texts:
         logger.warning("%s: not UTF-8, read as %s", file, encoding)
     texts.texts = PackedTexts(line.rstrip("\r\n") for _, line in read_all_lines(file, problems, encoding))
     texts.names = RowNumbers(len(texts.texts))
-    texts.sound = not problems.about(file)
+    texts.size = problems.rows(file, len(texts.texts))
     return texts
 
 
 def read_labels(file: Path, queries: Texts, labels: Texts, problems: Problems) -> Targets:
     """The label matrix of some queries: a sparse text file, or what `scipy.sparse.save_npz` wrote."""
-    targets = Targets()
-    if not problems.about(file):
-        targets = (_read_npz if file.suffix == ".npz" else _read_sparse_text)(file, labels, problems)
-        rows = len(targets.lengths)
-        if not problems.about(file) and queries.sound and rows != len(queries.texts):
-            problems.file(file, f"has {rows:,} rows, but {queries.file.name} has {len(queries.texts):,} lines")
+    if problems.about(file):
+        return Targets()
+    targets, rows = (_read_npz if file.suffix == ".npz" else _read_sparse_text)(file, labels, problems)
+    if rows is not None and queries.size is not None and rows != queries.size:
+        problems.file(file, f"has {rows:,} rows, but {queries.file.name} has {queries.size:,} lines")
     return targets
 
 
-def _read_sparse_text(file: Path, labels: Texts, problems: Problems) -> Targets:
-    """Lines of `label:relevance` (or `label` alone), perhaps below a header `rows columns`; blank: no label."""
+def _read_sparse_text(file: Path, labels: Texts, problems: Problems) -> tuple[Targets, int | None]:
+    """Lines of `label:relevance` (or `label` alone), perhaps below a header `rows columns`; blank: no label.
+
+    Also how many rows there are, bad ones included, unless this is not known or already a problem.
+    """
     targets = Targets()
     header: list[int] | None = None
     for number, line in read_all_lines(file, problems):
@@ -125,12 +127,14 @@ def _read_sparse_text(file: Path, labels: Texts, problems: Problems) -> Targets:
             targets.add(*_entries(line, labels))
         except ValueError as error:
             problems.line(file, number, str(error))
-    if header is not None and not problems.about(file):
-        found = [len(targets.lengths), len(labels.texts) if labels.sound else header[1]]
+    rows = problems.rows(file, len(targets.lengths))
+    if header is not None and rows is not None:
+        found = [rows, header[1] if labels.size is None else labels.size]
         if header != found:
             content = f"{found[0]} rows below it and {found[1]} labels in {labels.file.name}"
             problems.line(file, 1, f"the header says {header[0]} rows and {header[1]} columns: there are {content}")
-    return targets
+            return targets, None
+    return targets, rows
 
 
 def _entries(line: str, labels: Texts) -> tuple[list[int], list[float]]:
@@ -151,7 +155,8 @@ def _entries(line: str, labels: Texts) -> tuple[list[int], list[float]]:
     return columns, relevances
 
 
-def _read_npz(file: Path, labels: Texts, problems: Problems) -> Targets:
+def _read_npz(file: Path, labels: Texts, problems: Problems) -> tuple[Targets, int | None]:
+    """The same from a matrix."""
     try:
         matrix = sp.csr_array(sp.load_npz(file))
         matrix.check_format(full_check=True)
@@ -159,12 +164,14 @@ def _read_npz(file: Path, labels: Texts, problems: Problems) -> Targets:
             raise ValueError(f"its entries are {matrix.dtype}")
     except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
         problems.file(file, f"no sparse matrix of scipy: {error}", "scipy.sparse.save_npz writes one")
-        return Targets()
+        return Targets(), None
     except OSError as error:
         problems.file(file, f"cannot be read: {error.strerror or error}")
-        return Targets()
-    if labels.sound and matrix.shape[1] != len(labels.texts):
-        problems.file(file, f"has {matrix.shape[1]:,} columns, but {labels.file.name} has {len(labels.texts):,} lines")
+        return Targets(), None
+    rows, columns = matrix.shape
+    if labels.size not in (None, columns):
+        problems.file(file, f"has {columns:,} columns, but {labels.file.name} has {labels.size:,} lines")
+        rows = None
     stored = matrix.nnz
     matrix.eliminate_zeros()
     if stored > matrix.nnz:
@@ -173,4 +180,4 @@ def _read_npz(file: Path, labels: Texts, problems: Problems) -> Targets:
     for entry in np.flatnonzero(~(np.isfinite(relevances) & (relevances > 0))):
         row = int(np.searchsorted(matrix.indptr, entry, side="right"))
         problems.line(file, row, f"relevance {matrix.data[entry]} is no positive number (of float32)")
-    return Targets.of(matrix.indices, relevances, np.diff(matrix.indptr))
+    return Targets.of(matrix.indices, relevances, np.diff(matrix.indptr)), rows

@@ -31,6 +31,9 @@ class Contents:
         return any(any(texts) for texts in (self.train, self.test, self.labels))
 
 
+NO_CONTENTS = Contents((), (), ())  # for layouts of one text, where contents are part of it or left out
+
+
 @contextlib.contextmanager
 def text_file(file: Path) -> Iterator[IO[str]]:
     """A text file, gzipped if its name says so; the same text gives the same bytes."""
@@ -110,6 +113,7 @@ WRITERS: dict[str, Callable[[Path, Dataset, Contents], None]] = {
     "pecos": write_pecos,
     "table": write_table,
 }
+HOLD_CONTENTS = ("lf_json", "table")  # layouts that keep titles and contents apart
 
 
 def _records(names: Iterable[str], titles: Iterable[str], contents: Iterable[str]) -> Iterator[dict[str, Any]]:
@@ -159,7 +163,7 @@ def _write_filters(folder: Path, data: Dataset, train: str, test: str) -> None:
 def _warn_of_loss(data: Dataset, contents: Contents) -> None:
     """Say what a text per line does not hold."""
     if contents:
-        logger.warning("contents are not kept: the layout has one text of each query and label")
+        logger.warning("contents are not kept: the layout has one text (data.text=title+content writes both as one)")
     if list(data.label_names) != list(data.label_texts):
         logger.warning("names of labels are not kept: the layout has their texts alone")
     if any(name != str(row) for split in (data.train, data.test) for row, name in enumerate(split.names)):
