@@ -101,6 +101,17 @@ def test_new_labels_are_named_in_the_answers(call: Call, small_run: Path, tmp_pa
     assert label["score"] == pytest.approx(1, abs=1e-6)
 
 
+def test_a_second_label_of_a_name_is_noted(call: Call, small_run: Path, tmp_path: Path) -> None:
+    taken = open_predictor(small_run, default_registry(), "cpu").labels.names[3]
+    more = tmp_path / "more.csv"
+    more.write_text(f"name,text\nN1,red shoes\n{taken},plot functions\nN2,wool socks\nN1,cotton socks\n")
+    arguments = ["--text", "plot functions", "--add-labels", more, "--head", "de", "-k", "1", "--json"]
+    code, out, err = call("predict", small_run, *arguments)
+    shown = ", ".join(sorted(["N1", taken]))
+    assert (code, json.loads(out)["labels"][0]["label"]) == (0, 923)
+    assert err == f"note: {more}: names of several labels, which only their number tells apart: {shown}\n"
+
+
 def test_more_labels_than_there_are_is_said_and_done(call: Call, small_run: Path) -> None:
     code, out, err = call("predict", small_run, "--text", "perl", "-k", "1000", "--json")
     assert code == 0
