@@ -92,6 +92,8 @@ def predict(
                 writer.start()
             writer.write(block, ranking)
             advance(len(block))
+    if predictor.without_word:
+        note(f"{predictor.without_word} of {rows} texts have no known word: their labels mean nothing")
 
 
 def evaluate(
