@@ -48,7 +48,7 @@ def test_json_lines_hold_names_and_scores(
     call: Call, small_run: Path, queries: Path, expected: list[list[int]]
 ) -> None:
     code, out, err = call("predict", small_run, "--input", queries, "-k", "3", "--json")
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, "note: 2 of 4 texts have no known word: their labels mean nothing\n")
     records = [json.loads(line) for line in out.splitlines()]
     assert [record["row"] for record in records] == [0, 1, 2, 3]
     assert [record["query"] for record in records] == QUERIES
@@ -99,6 +99,17 @@ def test_new_labels_are_named_in_the_answers(call: Call, small_run: Path, tmp_pa
     assert code == 0
     assert (label["label"], label["name"], label["text"]) == (923, "N2", "plot functions")
     assert label["score"] == pytest.approx(1, abs=1e-6)
+
+
+def test_a_second_label_of_a_name_is_noted(call: Call, small_run: Path, tmp_path: Path) -> None:
+    taken = open_predictor(small_run, default_registry(), "cpu").labels.names[3]
+    more = tmp_path / "more.csv"
+    more.write_text(f"name,text\nN1,red shoes\n{taken},plot functions\nN2,wool socks\nN1,cotton socks\n")
+    arguments = ["--text", "plot functions", "--add-labels", more, "--head", "de", "-k", "1", "--json"]
+    code, out, err = call("predict", small_run, *arguments)
+    shown = ", ".join(sorted(["N1", taken]))
+    assert (code, json.loads(out)["labels"][0]["label"]) == (0, 923)
+    assert err == f"note: {more}: names of several labels, which only their number tells apart: {shown}\n"
 
 
 def test_more_labels_than_there_are_is_said_and_done(call: Call, small_run: Path) -> None:

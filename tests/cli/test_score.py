@@ -144,8 +144,27 @@ MISTAKES = {
     "propensity below 0": (["--pred", "scores.npz", "--propensity", "0.5,-1"], 2, "is not A,B"),
     "unknown family": (["--pred", "scores.npz", "--family", "debian"], 2, "--family"),
     "missing file": (["--pred", "p.txt", "--truth", "truth.npz", "--train", "train.npz"], 3, "p.txt: cannot be read"),
-    "other shape": (["--pred", "train.npz", "--truth", "truth.npz", "--train", "train.npz"], 3, "has 200 rows, not 60"),
-    "other labels": (["--pred", "scores.npz", "--truth", "truth.npz", "--train", "few.txt"], 3, "has 3 labels, not 40"),
+    "other shape": (
+        ["--pred", "train.npz", "--truth", "truth.npz", "--train", "train.npz"],
+        3,
+        "train.npz: has 200 rows, truth.npz has 60",
+    ),
+    "other labels": (
+        ["--pred", "scores.npz", "--truth", "truth.npz", "--train", "few.txt"],
+        3,
+        "few.txt: has 3 labels, truth.npz has 40",
+    ),
+    "other filter": (
+        ["--pred", "scores.npz", "--truth", "truth.npz", "--train", "train.npz", "--filter", "train.npz"],
+        3,
+        "train.npz: has 200 rows, truth.npz has 60",
+    ),
+    "array of other queries": (
+        ["--pred", "top.npy", "--truth", "truth.npz", "--train", "train.npz"],
+        3,
+        "top.npy: has 2 rows, truth.npz has 60",
+    ),
+    "predictions for other data": (["--pred", "few.txt", "--data", "tiny"], 3, "has 1 rows, the test of tiny has 399"),
     "bad line": (
         ["--pred", "bad.txt", "--truth", "truth.npz", "--train", "train.npz"],
         3,
@@ -159,6 +178,7 @@ MISTAKES = {
 def test_mistakes(call: Call, files: dict[str, Path], case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(files["scores"].parent)
     Path("few.txt").write_text("1 3\n0:1\n")
+    np.save("top.npy", np.zeros((2, 1), np.int64))
     Path("bad.txt").write_text("60 40\nx\n")
     given, expected_code, message = MISTAKES[case]
     code, out, err = call("score", *given)

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from xmclab.api import Dataset, Split
 from xmclab.data import open_dataset
 from xmclab.data.stats import plot, remarks, statistics, zipf_exponent
-from xmclab.errors import PluginError
+from xmclab.errors import ConfigError, PluginError
 from xmclab.plugins import default_registry
 
 
@@ -99,9 +99,17 @@ def test_no_exponent_of_one_label() -> None:
     assert zipf_exponent(np.array([0, 5])) is None
 
 
-def test_plot_writes_a_png(tmp_path: Path) -> None:
-    plot(small(), tmp_path / "curve.png")
-    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+@pytest.mark.parametrize(("name", "start"), [("c.png", b"\x89PNG"), ("c.PDF", b"%PDF"), ("c.svg", b"<?xml")])
+def test_the_ending_says_what_plot_writes(tmp_path: Path, name: str, start: bytes) -> None:
+    plot(small(), tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize("name", ["curve.xyz", "curve"])
+def test_plot_refuses_an_ending_that_it_does_not_know(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"--plot .*{name}: no picture has this ending \(known: .*pdf.*png"):
+        plot(small(), tmp_path / name)
+    assert not (tmp_path / name).exists()
 
 
 def test_plot_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

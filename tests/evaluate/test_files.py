@@ -160,9 +160,9 @@ def test_a_matrix_with_a_label_twice_is_no_prediction(tmp_path: Path) -> None:
 
 def test_shapes_must_agree(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("1 4\n0:1\n")
-    with pytest.raises(DataError, match="has 1 rows, not 2"):
+    with pytest.raises(DataError, match="has 1 rows, the truth has 2"):
         read_ranking(tmp_path / "p.txt", (2, 4), 5)
-    with pytest.raises(DataError, match="has 4 labels, not 9"):
+    with pytest.raises(DataError, match="has 4 labels, the truth has 9"):
         read_matrix(tmp_path / "p.txt", labels=9)
 
 

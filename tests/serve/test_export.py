@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import shutil
 import string
 import sys
@@ -273,12 +274,58 @@ def test_a_flipped_byte_of_the_transformer_is_noticed(exported_bert: Path, tmp_p
         load(folder)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": 1}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"format": "1"}', '{"format": 1}', "\x00\x01garbage"])
 def test_a_damaged_manifest_is_named(exported: Path, tmp_path: Path, content: str) -> None:
     folder = shutil.copytree(exported, tmp_path / "export")
     (folder / "index.json").write_text(content)
-    with pytest.raises(StorageError, match=r"index\.json: damaged"):
+    with pytest.raises(StorageError, match=r"index\.json: damaged: .*\(export the run again\)"):
         load(folder)
+
+
+def test_a_missing_manifest_is_named(exported: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(exported, tmp_path / "export")
+    (folder / "index.json").unlink()
+    with pytest.raises(StorageError, match=r"index\.json: missing \(export the run again\)"):
+        load(folder)
+
+
+@pytest.mark.parametrize("field", ["labels", "heads", "sentence_transformer", "index", "files"])
+def test_a_field_that_the_manifest_lost_is_named(exported: Path, tmp_path: Path, field: str) -> None:
+    folder = shutil.copytree(exported, tmp_path / "export")
+    manifest = json.loads((folder / "index.json").read_text())
+    del manifest[field]
+    (folder / "index.json").write_text(json.dumps(manifest))
+    with pytest.raises(StorageError, match=rf"index\.json: damaged: no '{field}'"):
+        load(folder)
+
+
+CHANGES = {
+    "labels: 921, the other files say 922": {"labels": 921},
+    "heads: ['de'], the other files say ['de', 'clf']": {"heads": ["de"]},
+    "search of the index: 'de', the other files say 'de+clf'": {"index": {"search": "de", "options": {}}},
+    "search of the index: None": {"index": {"options": {}}},
+    "config.yaml is not among the files": {"files": {}},
+}
+
+
+@pytest.mark.parametrize("message", CHANGES)
+def test_a_manifest_that_contradicts_the_files_is_refused(exported: Path, tmp_path: Path, message: str) -> None:
+    folder = shutil.copytree(exported, tmp_path / "export")
+    manifest = json.loads((folder / "index.json").read_text())
+    (folder / "index.json").write_text(json.dumps({**manifest, **CHANGES[message]}))
+    with pytest.raises(StorageError, match=re.escape(f"index.json: damaged: {message}")):
+        load(folder)
+
+
+def test_an_index_whose_options_are_damaged_is_not_used(
+    exported: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = shutil.copytree(exported, tmp_path / "export")
+    manifest = json.loads((folder / "index.json").read_text())
+    del manifest["index"]["options"]
+    (folder / "index.json").write_text(json.dumps(manifest))
+    assert load(folder).rank(TEXTS, 3, "de+clf").ids_NK.shape == (len(TEXTS), 3)
+    assert "index.json: damaged" in caplog.text
 
 
 def test_an_export_of_a_newer_format_is_refused(exported: Path, tmp_path: Path) -> None:

@@ -164,3 +164,9 @@ def test_vectors_that_are_not_finite_are_refused_with_their_rows(
     monkeypatch.setattr(predictor.model, "query_vectors", broken)
     with pytest.raises(DataError, match="query 4: 1 of 1 vectors"):
         list(predictor.answer(TEXTS[:5], 1, "de"))
+
+
+def test_texts_without_a_known_word_are_counted_over_all_blocks(predictor: Predictor) -> None:
+    texts = ["", "plot functions", "\u4e00\u4e8c", "   "] * 2
+    assert sum(len(block) for block, _ in predictor.answer(texts, 1, "de")) == len(texts)
+    assert predictor.without_word == 6

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from xmclab.errors import ConfigError, DataError
-from xmclab.serve.texts import LABEL_TITLE, TextFile
+from xmclab.serve.texts import TextFile
 
 TEXTS = ["red shoes", "", 'a "quoted", comma', "größe"]
 FORMATS = {
@@ -62,14 +62,37 @@ def test_the_named_column_is_read_and_no_other(tmp_path: Path) -> None:
 
 
 def test_labels_have_names(tmp_path: Path) -> None:
-    (tmp_path / "l.csv").write_text("name,text\nA1,red shoes\n,blue shoes\n")
+    (tmp_path / "l.csv").write_text("name,text\nA1,red shoes\n0,blue shoes\n")
+    (tmp_path / "l.jsonl").write_text('{"uid": 0, "title": "red shoes"}\n')
     (tmp_path / "l.txt").write_text("red shoes\n")
     records = [
         (record.name, record.text)
-        for file in ("l.csv", "l.txt")
-        for record in TextFile(tmp_path / file, known=LABEL_TITLE)
+        for file in ("l.csv", "l.txt", "l.jsonl")
+        for record in TextFile(tmp_path / file, of_labels=True)
     ]
-    assert records == [("A1", "red shoes"), ("blue shoes", "blue shoes"), ("red shoes", "red shoes")]
+    shoes = [("A1", "red shoes"), ("0", "blue shoes"), ("red shoes", "red shoes"), ("0", "red shoes")]
+    assert records == shoes
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("l.csv", "name,text\n ,red shoes\nA2,blue shoes\n"),
+        ("l.csv", 'text\n""\nblue shoes\n'),
+        ("l.jsonl", '\n{"text": "red shoes"}\n{"uid": 2, "text": "blue shoes"}\n'),
+        ("l.txt", "red shoes\n\nblue shoes\n"),
+    ],
+)
+def test_a_label_without_a_name_is_refused(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=rf"{name}:2: a label without a name"):
+        TextFile(tmp_path / name, of_labels=True).check()
+
+
+def test_a_table_of_labels_without_a_text_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "l.csv").write_text("code,words\n1,red\n")
+    with pytest.raises(DataError, match=r"no column title or text .*'code', 'words'; rename the one with the text"):
+        TextFile(tmp_path / "l.csv", of_labels=True).check()
 
 
 def test_content_follows_the_title_where_the_model_reads_both(tmp_path: Path) -> None:

@@ -52,9 +52,29 @@ def test_a_profiled_run_has_the_same_numbers_and_says_where_its_time_went(tmp_pa
     assert list(found["parts"]) == [*OF_A_STEP, "other", *BETWEEN_STEPS]
     assert all(part["ms"] > 0 for part in (*found["parts"].values(), *found["beside"].values()))
     assert sum(part["share"] for part in found["parts"].values()) == pytest.approx(1)
+    times = {name: part["times"] for name, part in found["parts"].items()}
+    assert times == {**dict.fromkeys(times, found["steps"]), "refresh": 1, "evaluation": 2}
+    for part in found["parts"].values():
+        assert part["times"] * part["ms"] == pytest.approx(1e3 * part["share"] * found["seconds"])
     of_steps = sum(found["parts"][name]["ms"] for name in (*OF_A_STEP, "other"))
     assert of_steps == pytest.approx(found["ms_per_step"])
     assert all(name in table for name in (*found["parts"], *BESIDE_STEPS))
+
+
+def test_the_table_of_a_profile_adds_up() -> None:
+    profile = Profile(torch.device("cpu"))
+    profile.times.update({STEP: 20, "refresh": 3, "evaluation": 1})
+    profile.seconds |= {STEP: 6.0, PLAN_WAIT: 1.0, "optimizer": 4.0, "refresh": 2.0, "evaluation": 1.0, "plan": 0.5}
+    shown = io.StringIO()
+    profile.print_table(Console(file=shown, width=100))
+    rows = {line.rsplit(None, 4)[0].strip(): line.split()[-4:] for line in shown.getvalue().splitlines() if "%" in line}
+    assert rows["plan wait"] == ["20", "50.00", "10.0", "%"]
+    assert rows["optimizer"] == ["20", "200.00", "40.0", "%"]
+    assert rows["other"] == ["20", "100.00", "20.0", "%"]
+    assert rows["step, the sum of these"] == ["20", "350.00", "70.0", "%"]
+    assert rows["refresh"] == ["3", "666.67", "20.0", "%"]
+    assert rows["evaluation"] == ["1", "1,000.00", "10.0", "%"]
+    assert rows["all"] == ["1", "10,000.00", "100.0", "%"]
 
 
 def test_every_operation_of_a_step_belongs_to_one_part() -> None:
@@ -93,7 +113,7 @@ def test_a_part_that_is_off_costs_no_object_and_notes_nothing() -> None:
         pass
     assert profile.part("a") is profile.part("b")
     assert set(profile.seconds.values()) == {0.0}
-    assert profile.steps == 0
+    assert not profile.times
 
 
 @pytest.mark.parametrize(("on", "waits"), [(True, 4), (False, 0)])

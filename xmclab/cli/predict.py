@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from xmclab.serve.texts import TextFile
 
 STDIN = Path("-")
+SHOWN = 5  # names in a note
 
 
 class Format(StrEnum):
@@ -47,7 +49,7 @@ def predict(
         Path | None, typer.Option("--add-labels", metavar="FILE", help="Rank these labels too, by their texts.")
     ] = None,
     column: Annotated[
-        str | None, typer.Option("--column", metavar="NAME", help="Column (or JSON key) of FILE with the text.")
+        str | None, typer.Option("--column", metavar="NAME", help="Column (or JSON key) of the text in --input.")
     ] = None,
     form: Annotated[
         Format | None, typer.Option("--format", help="Tables, a JSON object per line, or sparse text (label:score).")
@@ -59,7 +61,7 @@ def predict(
 ) -> None:
     """Name the best labels of a text: xmclab predict runs/my-run --text "plot functions" -k 5"""
     from xmclab.serve.output import FORMATS
-    from xmclab.serve.texts import LABEL_TITLE, TextFile
+    from xmclab.serve.texts import TextFile
 
     if bool(texts) == bool(file):
         raise ConfigError(Problem("predict", "give either --text or --input"))
@@ -68,7 +70,7 @@ def predict(
     registry = registry_with(plugin)
     with contextlib.ExitStack() as stack:
         queries = stack.enter_context(_queries(file, column)) if file else None
-        added = TextFile(more, known=LABEL_TITLE) if more else None
+        added = TextFile(more, of_labels=True) if more else None
         rows = queries.check() if queries else len(texts or ())
         if added:
             added.check()
@@ -90,6 +92,8 @@ def predict(
                 writer.start()
             writer.write(block, ranking)
             advance(len(block))
+    if predictor.without_word:
+        note(f"{predictor.without_word} of {rows} texts have no known word: their labels mean nothing")
 
 
 def evaluate(
@@ -128,7 +132,12 @@ def _load(folder: Path, registry: Registry, device: str, added: TextFile | None)
         if added:
             added.with_content = predictor.reads_content
             records = list(added)
-            predictor.add_labels(Labels([label.name for label in records], [label.text for label in records]))
+            names = [label.name for label in records]
+            predictor.add_labels(Labels(names, [label.text for label in records]))
+            taken = Counter(predictor.labels.names)
+            if again := sorted({name for name in names if taken[name] > 1}):
+                shown = ", ".join([*again[:SHOWN], *(["..."] if len(again) > SHOWN else [])])
+                note(f"{added.path}: names of several labels, which only their number tells apart: {shown}")
     return predictor
 
 

@@ -62,7 +62,7 @@ def score(
         raise ConfigError(Problem("score", "give either --propensity or --family"))
     wanted = _numbers(propensity) if propensity else FAMILIES[family] if family else None
     truth_NL, train_NL, filter_NL, usual = _labels(truth, train, filter_, source, plugin)
-    ranking = read_ranking(predictions, truth_NL.shape, DEPTH, filter_NL)
+    ranking = read_ranking(predictions, truth_NL.shape, DEPTH, filter_NL, str(truth or f"the test of {source}"))
     if ranking.ids_NK.shape[1] < min(DEPTH, truth_NL.shape[1]):
         note(f"{predictions}: {ranking.ids_NK.shape[1]} labels of a row at the most, deeper metrics are left out")
     scores = score_ranking(ranking, truth_NL, train_NL, wanted or usual, draws, seed)
@@ -97,8 +97,9 @@ def _labels(
     from xmclab.evaluate.files import read_matrix, read_pairs
 
     truth_NL = read_matrix(truth)
-    train_NL = read_matrix(train, labels=truth_NL.shape[1])
-    return truth_NL, train_NL, read_pairs(filter_, truth_NL.shape) if filter_ else None, DEFAULT_PROPENSITY
+    train_NL = read_matrix(train, labels=truth_NL.shape[1], truth=str(truth))
+    filter_NL = read_pairs(filter_, truth_NL.shape, str(truth)) if filter_ else None
+    return truth_NL, train_NL, filter_NL, DEFAULT_PROPENSITY
 
 
 def _numbers(text: str) -> tuple[float, float]:

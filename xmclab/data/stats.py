@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmclab.api import Dataset, Split
-from xmclab.errors import PluginError, Problem
+from xmclab.errors import ConfigError, PluginError, Problem
 from xmclab.evaluate.metrics import frequency_bands, label_frequencies
 
 RANKS = 100  # of the frequency curve, that the exponent is fitted to
@@ -110,12 +110,15 @@ def remarks(stats: dict[str, Any]) -> Iterator[str]:
 
 
 def plot(dataset: Dataset, file: Path) -> None:
-    """The frequency curve of the labels as a PNG, log by log, with the fitted exponent."""
+    """The frequency curve of the labels, log by log, with the fitted exponent; the file's ending says the format."""
     try:
         figure = importlib.import_module("matplotlib.figure").Figure(figsize=(6, 4), layout="constrained")
     except ImportError as error:
         hint = 'pip install "xmclab[plot]"'
         raise PluginError(Problem("--plot", f"matplotlib cannot be imported: {error}", hint)) from error
+    known, wanted = figure.canvas.get_supported_filetypes(), file.suffix.lower().removeprefix(".")
+    if wanted not in known:
+        raise ConfigError(Problem(f"--plot {file}", "no picture has this ending", f"known: {', '.join(sorted(known))}"))
     frequency_L = label_frequencies(dataset.train.targets_NL)
     curve = frequency_curve(frequency_L)
     axes = figure.subplots()
@@ -126,4 +129,4 @@ def plot(dataset: Dataset, file: Path) -> None:
     axes.set_xlabel("rank of the label")
     axes.set_ylabel("training queries")
     axes.grid(alpha=0.3)
-    figure.savefig(file, format="png", dpi=150)
+    figure.savefig(file, format=wanted, dpi=150)

@@ -31,11 +31,14 @@ LINES = 1 << 14  # of a text file read at once
 SHOWN = 5
 
 
-def read_matrix(path: Path, rows: int | None = None, labels: int | None = None) -> sp.csr_array:
+def read_matrix(
+    path: Path, rows: int | None = None, labels: int | None = None, truth: str = "the truth"
+) -> sp.csr_array:
     """A label matrix: sparse text (`rows labels`, then lines of `label:value`) or what scipy's `save_npz` wrote.
 
     Args:
         rows, labels: how many it must have, if that is known.
+        truth: what has as many, for errors.
 
     Raises:
         DataError: with everything that is wrong with the file.
@@ -48,39 +51,42 @@ def read_matrix(path: Path, rows: int | None = None, labels: int | None = None) 
         matrix = _SparseText(path).read()
     for what, wanted, found in zip(("rows", "labels"), (rows, labels), matrix.shape, strict=True):
         if wanted is not None and found != wanted:
-            raise DataError(Problem(str(path), f"has {found:,} {what}, not {wanted:,}"))
+            raise DataError(Problem(str(path), f"has {found:,} {what}, {truth} has {wanted:,}"))
     if np.isnan(matrix.data).any():
         bad_N = np.isin(np.arange(matrix.shape[0]), _rows(matrix)[np.isnan(matrix.data)])
         _refuse(path, bad_N, "a value that is no number")
     return matrix
 
 
-def read_ranking(path: Path, shape: Shape, k: int, filter_NL: sp.csr_array | None = None) -> Ranking:
+def read_ranking(
+    path: Path, shape: Shape, k: int, filter_NL: sp.csr_array | None = None, truth: str = "the truth"
+) -> Ranking:
     """The first k labels of each row that are not filtered, by descending score.
 
     Args:
         path: a matrix of scores as for `read_matrix`; or label indices [rows, k], the best first and -1 where there are
             fewer: a `.npy`, or a `.npz` with `indices` and `scores`.
+        truth: what has this shape, for errors.
     """
     widest = 0 if filter_NL is None else int(np.diff(filter_NL.indptr).max(initial=0))
     arrays = _top_arrays(path)
     if arrays is None:
-        scores_NL = read_matrix(path, *shape)
+        scores_NL = read_matrix(path, *shape, truth)
         _refuse_repeated(path, scores_NL)
         deepest = int(np.diff(scores_NL.indptr).max(initial=0))
         ranking = ranking_from_scores(scores_NL, min(deepest, k + widest))
     else:
-        ranking = _ranking_of_arrays(path, *arrays, shape, k + widest)
+        ranking = _ranking_of_arrays(path, *arrays, shape, k + widest, truth)
     if filter_NL is not None or (ranking.ids_NK < 0).any():
         nothing = sp.csr_array((np.zeros(0), np.zeros(0, np.int32), np.zeros(shape[0] + 1, np.int32)), shape=shape)
         ranking = drop_filtered(ranking, nothing if filter_NL is None else filter_NL, ranking.ids_NK.shape[1])
     return Ranking(ranking.ids_NK[:, :k], ranking.scores_NK[:, :k])
 
 
-def read_pairs(path: Path, shape: Shape) -> sp.csr_array:
+def read_pairs(path: Path, shape: Shape, truth: str = "the truth") -> sp.csr_array:
     """The pairs of a filter file: a line `row label` for each, from 0; or a label matrix (`.npz`)."""
     if path.suffix == ".npz":
-        return read_matrix(path, *shape)
+        return read_matrix(path, *shape, truth)
     problems, pairs = Problems(), []
     for number, line in _numbered(path, problems):
         try:
@@ -219,14 +225,14 @@ def _top_arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None] | None:
 
 
 def _ranking_of_arrays(
-    path: Path, indices: NDArray[Any], scores: NDArray[Any] | None, shape: Shape, depth: int
+    path: Path, indices: NDArray[Any], scores: NDArray[Any] | None, shape: Shape, depth: int, truth: str
 ) -> Ranking:
     where = str(path)
     if indices.ndim != 2 or not np.issubdtype(indices.dtype, np.integer):
         kind = f"an array {list(indices.shape)} of {indices.dtype}"
         raise DataError(Problem(where, f"{kind} in place of label indices [rows, k]"))
     if len(indices) != shape[0]:
-        raise DataError(Problem(where, f"has {len(indices):,} rows, the truth has {shape[0]:,}"))
+        raise DataError(Problem(where, f"has {len(indices):,} rows, {truth} has {shape[0]:,}"))
     ids_NK = indices.astype(np.int64)
     _refuse(path, (ids_NK < -1) | (ids_NK >= shape[1]), f"an index out of range ({shape[1]} labels, from 0)")
     blocks = (indices[start : start + LINES] for start in range(0, max(len(indices), 1), LINES))

@@ -42,6 +42,8 @@ log = logging.getLogger("xmclab.serve")
 
 MANIFEST, WEIGHTS, VECTORS, INDEX = "index.json", "weights.safetensors", "vectors", "index.faiss"
 FORMAT = 1
+FIELDS = {"labels": int, "heads": list, "sentence_transformer": str | None, "index": dict | None, "files": dict}
+AGAIN = "export the run again"
 TRANSFORMER = "encoder.network."  # names of the weights that a SentenceTransformer folder has itself
 
 
@@ -119,12 +121,8 @@ def _write_index(predictor: Predictor, path: Path, index_type: str | None) -> di
 
 def load_export(folder: Path, registry: Registry, device: torch.device, overrides: tuple[str, ...]) -> Predictor:
     """The model of an export; every file is compared with its sha256 before it is read."""
-    with damage_reported(folder / MANIFEST):
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        version, files, stored = int(manifest["format"]), dict(manifest["files"]), manifest["index"]
-    if version > FORMAT:
-        writer = f"written by xmclab {manifest.get('xmclab')}, format {version}; this is {__version__}, format {FORMAT}"
-        raise StorageError(Problem(str(folder), writer, "use a newer xmclab"))
+    manifest = _read_manifest(folder)
+    files, stored = manifest["files"], manifest["index"]
     later = {INDEX} if stored else set()
     for name in files:
         if name not in later and not name.startswith(f"{VECTORS}/"):
@@ -151,7 +149,8 @@ def load_export(folder: Path, registry: Registry, device: torch.device, override
         if not stored or stored["search"] != search:
             return None
         try:
-            index = Faiss(**stored["options"])
+            with damage_reported(folder / MANIFEST):
+                index = Faiss(**stored["options"])
             _verify(folder, INDEX, files)
             index.read(folder / INDEX)
         except PluginError:
@@ -161,7 +160,47 @@ def load_export(folder: Path, registry: Registry, device: torch.device, override
             return None
         return index
 
-    return Predictor(config, model, labels, label_vectors, stored_index)
+    predictor = Predictor(config, model, labels, label_vectors, stored_index)
+    _check_manifest(folder, manifest, predictor)
+    return predictor
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """index.json, with all its fields."""
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, str(error)) from error
+    version = manifest.get("format") if isinstance(manifest, dict) else None
+    if not isinstance(version, int):
+        raise _damaged(folder, "it does not say what format it is")
+    if version > FORMAT:
+        writer = f"written by xmclab {manifest.get('xmclab')}, format {version}; this is {__version__}, format {FORMAT}"
+        raise StorageError(Problem(str(folder), writer, "use a newer xmclab"))
+    for field, kinds in FIELDS.items():
+        if not isinstance(manifest.get(field, ...), kinds):
+            raise _damaged(folder, f"no {field!r}, or not as it was written")
+    return dict(manifest)
+
+
+def _check_manifest(folder: Path, manifest: dict[str, Any], predictor: Predictor) -> None:
+    """Compare index.json with what the other files hold."""
+    model, stored = predictor.model, manifest["index"]
+    heads = list(model.head_names)
+    real = {"labels": len(predictor.labels), "heads": heads, "sentence_transformer": query_head(model)}
+    found = {field: manifest[field] for field in real}
+    if stored:
+        real["search of the index"], found["search of the index"] = predictor.searches[-1], stored.get("search")
+    for field, value in real.items():
+        if found[field] != value:
+            raise _damaged(folder, f"{field}: {found[field]!r}, the other files say {value!r}")
+    for name in (store.CONFIG, store.LABELS, WEIGHTS, *(f"{VECTORS}/{head}.npy" for head in heads)):
+        if name not in manifest["files"]:
+            raise _damaged(folder, f"{name} is not among the files")
+
+
+def _damaged(folder: Path, what: str) -> StorageError:
+    return StorageError(Problem(str(folder / MANIFEST), f"damaged: {what}", AGAIN))
 
 
 def _digest(path: Path) -> dict[str, Any]:
@@ -173,10 +212,10 @@ def _verify(folder: Path, name: str, files: dict[str, Any]) -> None:
     """Refuse a file that is not as it was written."""
     path = folder / name
     if not path.is_file():
-        raise StorageError(Problem(str(path), "missing", "export the run again"))
+        raise StorageError(Problem(str(path), "missing", AGAIN))
     expected, found = files.get(name, {}), _digest(path)
     if found["bytes"] != expected.get("bytes"):
         size = f"has {found['bytes']:,} bytes, {MANIFEST} says {expected.get('bytes', 0):,}"
-        raise StorageError(Problem(str(path), f"truncated or changed: {size}", "export the run again"))
+        raise StorageError(Problem(str(path), f"truncated or changed: {size}", AGAIN))
     if found["sha256"] != expected.get("sha256"):
-        raise StorageError(Problem(str(path), f"changed: its sha256 is not that of {MANIFEST}", "export the run again"))
+        raise StorageError(Problem(str(path), f"changed: its sha256 is not that of {MANIFEST}", AGAIN))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from xmclab.errors import Problem, StorageError
 from xmclab.plugins import Registry
-from xmclab.serve.export import MANIFEST, load_export
+from xmclab.serve.export import AGAIN, MANIFEST, VECTORS, load_export
 from xmclab.serve.predictor import Predictor
 from xmclab.train.store import LABELS, load_labels, load_model
 from xmclab.train.trainer import pick_device
@@ -21,6 +21,8 @@ def open_predictor(folder: Path, registry: Registry, device: str = "auto") -> Pr
     """The model of a run folder, or of an export."""
     if (folder / MANIFEST).is_file():
         return load_export(folder, registry, pick_device(device), (*WITHOUT_TRAINING, f"device={device}"))
+    if (folder / VECTORS).is_dir():  # which a run folder has not
+        raise StorageError(Problem(str(folder / MANIFEST), "missing", AGAIN))
     config, model = load_model(folder, registry, *WITHOUT_TRAINING, f"device={device}")
     labels = load_labels(folder)
     if len(labels) != model.num_labels:

@@ -49,6 +49,7 @@ class Predictor:
         self._label_vectors, self._stored_index = label_vectors, stored_index
         self._vectors: dict[str, Tensor] = {}
         self._indexes: dict[str, Index] = {}
+        self.without_word = 0  # texts ranked so far that the encoder knows no word of
         self._added_AD: Tensor | None = None  # vectors of the added labels in the dual encoder's space
 
     def pick_search(self, name: str | None) -> str:
@@ -131,7 +132,9 @@ class Predictor:
         """The k best labels of each text that are not filtered for it, by several searches (default: all)."""
         names = names or self.searches
         heads = [head for head in self.model.head_names if any(head in name.split("+") for name in names)]
-        vectors = searches(self.model.query_vectors(self.model.encoder.tokenise(texts), self._chunk, heads))
+        tokens = self.model.encoder.tokenise(texts)
+        self.without_word += int(np.count_nonzero(np.diff(tokens.offsets) == 0))
+        vectors = searches(self.model.query_vectors(tokens, self._chunk, heads))
         if filter_NL is None:
             filter_NL = no_pairs(len(texts), self.trained_labels)
         rankings = {}

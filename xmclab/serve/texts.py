@@ -12,15 +12,13 @@ from xmclab.data.table import CONTENT, LABEL_TITLE, NAME, QUERY, cell_text, know
 from xmclab.data.table_files import SUFFIXES, columns_of, kind_of, read_rows
 from xmclab.errors import ConfigError, Problem
 
-__all__ = ["LABEL_TITLE", "QUERY", "TextFile", "TextRecord"]
-
 
 @dataclass(frozen=True)
 class TextRecord:
     """A text of a file."""
 
     text: str
-    name: str  # the text itself where the file has no name for it
+    name: str  # the text itself where the file has no names
 
 
 class TextFile:
@@ -29,14 +27,15 @@ class TextFile:
     Args:
         path: `.txt` (a text per line) or a table; `.gz` behind it is fine.
         column: of the table that holds the text.
-        known: names that this column has if none is given.
+        of_labels: they are labels, each with a name; else queries.
         with_content: put the content of a row behind its title, as the model may have been trained.
     """
 
     def __init__(
-        self, path: Path, column: str | None = None, known: Sequence[str] = QUERY, with_content: bool = False
+        self, path: Path, column: str | None = None, of_labels: bool = False, with_content: bool = False
     ) -> None:
-        self.path, self.column, self.known, self.with_content = path, column, known, with_content
+        self.path, self.column, self.of_labels, self.with_content = path, column, of_labels, with_content
+        self.known = LABEL_TITLE if of_labels else QUERY
         self.is_table = bool(kind_of(path))
         if not self.is_table and Path(path.name.removesuffix(".gz")).suffix.lower() != ".txt":
             kinds = ", ".join((".txt", *SUFFIXES))
@@ -49,7 +48,7 @@ class TextFile:
             DataError: with everything that is wrong with the file.
         """
         problems = Problems()
-        found = sum(1 for _ in self._records(problems))
+        found = sum(1 for _ in self._checked(problems))
         if not found and not problems.about(self.path):
             problems.file(self.path, "no text in it")
         problems.raise_if_any()
@@ -57,31 +56,40 @@ class TextFile:
 
     def __iter__(self) -> Iterator[TextRecord]:
         problems = Problems()
-        yield from self._records(problems)
+        yield from self._checked(problems)
         problems.raise_if_any()
 
-    def _records(self, problems: Problems) -> Iterator[TextRecord]:
+    def _checked(self, problems: Problems) -> Iterator[TextRecord]:
+        for number, record in self._records(problems):
+            if self.of_labels and not record.name.strip():
+                problems.line(self.path, number, "a label without a name")
+                continue
+            yield record
+
+    def _records(self, problems: Problems) -> Iterator[tuple[int, TextRecord]]:
         if not self.is_table:
-            for _, line in read_all_lines(self.path, problems):
+            for number, line in read_all_lines(self.path, problems):
                 text = line.rstrip("\r\n")
-                yield TextRecord(text, text)
+                yield number, TextRecord(text, text)
             return
         columns = columns_of(self.path, problems)
         column = self._pick(columns)
         if column is None:
             if not problems.about(self.path):
-                hint = f"there are: {', '.join(map(repr, columns)) or 'none'}; --column names the one to read"
-                problems.file(self.path, f"no column {self.column or ' or '.join(self.known)}", hint)
+                there = f"there are: {', '.join(map(repr, columns)) or 'none'}"
+                advice = "rename the one with the text" if self.of_labels else "--column names the one to read"
+                problems.file(self.path, f"no column {self.column or ' or '.join(self.known)}", f"{there}; {advice}")
             return
         content = known_column(columns, CONTENT, column) if self.with_content else None
-        wanted = [column, content, known_column(columns, NAME, column)]
+        names = known_column(columns, NAME, column)
+        wanted = [column, content, names]
         for number, (cell, more, name) in read_rows(self.path, columns, wanted, problems):
             try:
                 text = join(cell_text(cell, column), cell_text(more or "", content or ""))
             except ValueError as error:
                 problems.line(self.path, number, str(error))
                 continue
-            yield TextRecord(text, str(name) if name else text)
+            yield number, TextRecord(text, text if names is None else "" if name is None else str(name))
 
     def _pick(self, columns: Sequence[str]) -> str | None:
         """The column that holds the text, if it is there."""
