@@ -48,6 +48,19 @@ def test_check_tells_what_was_decided_and_what_is_odd(call: Any, tmp_path: Path)
     assert logging.getLogger("xmclab.data").propagate
 
 
+def test_run_shows_the_same(call: Any, tmp_path: Path) -> None:
+    rows = "".join(f"q{row},a|b\n" for row in range(9))
+    (tmp_path / "own.csv").write_text(f"query,labels\n{rows}q9,\n")
+    quick = ["recipe=unidec", "epochs=1", "encoder.dim=8", "head.de.dim=8", "head.clf.dim=8", "evaluate.baselines=off"]
+    code, out, err = call.func("run", *quick, f"data={tmp_path / 'own.csv'}", "--out", tmp_path / "run")
+    assert code == 0
+    assert "note" not in out
+    checked = call("check", tmp_path / "own.csv")[1].splitlines()[1:]
+    shown = [line for line in err.splitlines() if line.startswith(("note: ", "warning: "))]
+    assert sorted(shown) == sorted(checked)
+    assert len(checked) == 3
+
+
 def test_check_of_a_bad_set_names_everything(call: Any, tmp_path: Path) -> None:
     shutil.copytree(TINY, tmp_path / "bad")
     (tmp_path / "bad" / "filter_labels_train.txt").write_text("x\n" * 7 + "9999 0\n" * 7)

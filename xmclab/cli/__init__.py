@@ -126,7 +126,8 @@ def _train(config: Any, out: Path | None, as_json: bool) -> None:
     from xmclab.train.run import print_result
     from xmclab.train.run import run as train
 
-    with contextlib.redirect_stdout(sys.stderr):  # whatever a part prints, stdout holds results only
+    # Whatever a part prints, stdout holds results only.
+    with contextlib.redirect_stdout(sys.stderr), data.messages_shown():
         result = train(config, config.registry, out, Console(file=sys.stderr))
     if as_json:
         print_json(result.document)

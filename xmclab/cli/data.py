@@ -226,18 +226,38 @@ class _Keeper(logging.Handler):
         self.records.append(record)
 
 
+class _Printer(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        kind = "warning" if record.levelno >= logging.WARNING else "note"
+        print(f"{kind}: {record.getMessage()}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def messages_shown() -> Iterator[None]:
+    """What readers log inside the block goes to stderr, in the words of `check`."""
+    with _handled_by(_Printer()):
+        yield
+
+
 @contextlib.contextmanager
 def _records() -> Iterator[list[logging.LogRecord]]:
     """What readers log inside the block, which is then printed nowhere else."""
-    logger, keeper = logging.getLogger("xmclab.data"), _Keeper()
+    with _handled_by(keeper := _Keeper()):
+        yield keeper.records
+
+
+@contextlib.contextmanager
+def _handled_by(handler: logging.Handler) -> Iterator[None]:
+    """Inside the block, what readers log goes here and nowhere else."""
+    logger = logging.getLogger("xmclab.data")
     before = logger.level, logger.propagate
-    logger.addHandler(keeper)
+    logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
     try:
-        yield keeper.records
+        yield
     finally:
-        logger.removeHandler(keeper)
+        logger.removeHandler(handler)
         logger.setLevel(before[0])
         logger.propagate = before[1]
 
