@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from xmclab.cli.common import Json, print_json
+from xmclab.cli.common import Json, note, print_json
 
 if TYPE_CHECKING:
     from xmclab.api import Dataset
@@ -68,7 +68,7 @@ def stats(
     overrides: Overrides = None,
     as_json: Json = False,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the frequency curve of the labels.")
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the frequency curve of the labels.")
     ] = None,
 ) -> None:
     """Describe a data set: sizes, frequencies, words: xmclab data stats debian"""
@@ -80,6 +80,7 @@ def stats(
     if plot is not None:
         with _writing(plot):
             numbers.plot(data, plot)
+        note(f"{plot}: the frequency curve of the labels")
     print_json(found) if as_json else show_data.print_statistics(found)
 
 
