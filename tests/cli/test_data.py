@@ -107,7 +107,8 @@ def test_stats_as_tables(call: Any) -> None:
 
 
 def test_stats_as_json_and_plot(call: Any, tmp_path: Path) -> None:
-    code, out, _ = call("stats", "tiny", "--json", "--plot", tmp_path / "curve.png")
+    code, out, err = call("stats", "tiny", "--json", "--plot", tmp_path / "curve.png")
+    assert f"{tmp_path / 'curve.png'}: the frequency curve of the labels" in err
     assert (code, json.loads(out)["bands"]["torso"]["labels"]) == (0, 53)
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     code, _, err = call("stats", "tiny", "--plot", tmp_path / "nowhere" / "curve.png")
