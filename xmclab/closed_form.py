@@ -8,8 +8,9 @@ Positives and ignored pairs are short lists, so that the matrix is left with the
     G_E   = df/ds_E                                     on the positives
 
 Scores within known bounds need no shift: with a_i = df/dn_i / exp n_i, G = exp(s) * (a_i + b_j) takes one exponential
-for both directions and every loss. A matrix that is large is made anew, a block of rows at a time, in either pass: the
-sums of the columns must be known before the first gradient.
+for both directions and every loss. Compiled passes (`fused`) find out by themselves where one shift does. A matrix that
+is large is made anew, a block of rows at a time, in either pass: the sums of the columns must be known before the first
+gradient.
 """
 
 from __future__ import annotations
