@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
 import xmclab
-from xmclab import accelerator, closed_form, fused
+from xmclab import accelerator, closed_form, fused, objectives
 from xmclab.truth import Truth
 
 INF = math.inf
@@ -146,7 +146,9 @@ def test_objectives_are_those_of_float64(
         value = objective.evaluate_vectors(q, z, truth).total
         return [value.detach(), *torch.autograd.grad(value, (q, z))]
 
-    for found, expected in zip(outcome(torch.float32), outcome(torch.float64), strict=True):
+    expected_outcome = outcome(torch.float64)
+    monkeypatch.setattr(objectives, "_largest", None)  # compiled passes need no bound, so none is measured
+    for found, expected in zip(outcome(torch.float32), expected_outcome, strict=True):
         torch.testing.assert_close(found.double(), expected, rtol=2e-4 if norm > 1 else 2e-5, atol=1e-6)
     assert used
-    assert accelerator.fused_for(used[0]) is fused
+    assert accelerator.fused_for(used[-1]) is fused

@@ -72,7 +72,11 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="xmclab-loops")
 
 
-def fused_for(x: Tensor) -> ModuleType | None:
-    """The compiled passes over matrices, `xmclab.fused`, if this is a matrix for them."""
+def fused_for(x: Tensor, cells: int | None = None) -> ModuleType | None:
+    """The compiled passes over matrices, `xmclab.fused`, if this is a matrix for them.
+
+    Args:
+        cells: of a matrix to be made of this one, if that is meant.
+    """
     of_ours = x.device.type == "cpu" and x.dtype.itemsize == 4 and x.is_floating_point() and x.is_contiguous()
-    return importlib.import_module("xmclab.fused") if of_ours and accelerated(x.numel()) else None
+    return importlib.import_module("xmclab.fused") if of_ours and accelerated(cells or x.numel()) else None

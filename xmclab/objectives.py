@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from xmclab.accelerator import fused_for
 from xmclab.api import Loss, Pairs, Reduction
 from xmclab.closed_form import ClosedForm, Part
 from xmclab.errors import ConfigError, PluginError, Problem
@@ -108,7 +109,7 @@ class Objective:
         s_QP = scores_QP if scores_QP.dtype == torch.float64 else scores_QP.float()
         if not s_QP.numel():
             return Evaluation(s_QP.sum(), [])
-        if bound == math.inf and s_QP.device.type == "cpu":
+        if bound == math.inf and s_QP.device.type == "cpu" and not fused_for(s_QP):
             bound = _largest(s_QP.detach())
         sums = self.sums(truth, label_weight_P, s_QP.dtype)
         closed = [part for part in sums if part.closed]
@@ -145,7 +146,7 @@ class Objective:
         if not sums or not all(part.closed for part in sums):
             return self.evaluate(q_QD @ z_PD.T, truth, label_weight_P, bound)
         device = q_QD.device.type
-        if bound == math.inf and device == "cpu":
+        if bound == math.inf and device == "cpu" and not fused_for(q_QD, len(q_QD) * len(z_PD)):
             bound = _largest(q_QD.detach().norm(dim=1)) * _largest(z_PD.detach().norm(dim=1))
         low = (q_QD[:1].detach() @ z_PD[:1].detach().T).dtype  # what autocast prescribes, if it is on
         with _without_autocast(device):
