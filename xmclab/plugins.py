@@ -1,5 +1,7 @@
 """Finding parts, recipes and data sets by name: plugins are loaded through pluggy, each guarded from the others.
 
+Plugins that want to be told what happens in a run (`xmclab_on_...`) are kept in `Registry.listeners`.
+
 What happens to a plugin that is at fault:
 - It raises at import or in a hook, misspells a hook, forgets to mark one, takes arguments that the hook does not have,
   returns something else than the hook asks for, or was built for another version of the interface: the whole plugin is
@@ -8,7 +10,8 @@ What happens to a plugin that is at fault:
 - Two plugins supply the same name, or two distributions use the same entry-point name: nothing wins. The bare name
   is an error that names both; `<distribution>.<name>` selects one.
 - A part cannot be imported, or is no concrete dataclass of its kind: an error when that part is used.
-- `XMCLAB_STRICT=1` makes every listed problem an error at once.
+- One of its `xmclab_on_...` hooks raises: a warning, and none of them is called again in that run (train/observers.py).
+- `XMCLAB_STRICT=1` makes every such problem an error at once.
 
 `XMCLAB_PLUGINS=a,b` loads the plugins of these entry points or distributions only, beside the built-in parts.
 """
@@ -40,6 +43,7 @@ from xmclab.hookspecs import API_VERSION, KINDS, PROJECT, PartRef
 
 CORE = ("core", "xmclab")  # entry point and distribution of the built-in parts, which always load
 NAME = re.compile(r"\w+([.-]\w+)*")
+LISTENING = "xmclab_on_"  # begins the names of hooks that supply nothing and are told what happens in a run
 Target = type | str | Path
 
 
@@ -112,6 +116,14 @@ class Broken:
         return Problem(f"plugin {self.origin.plugin}", f"left out, {self.origin} is broken: {self.reason}")
 
 
+@dataclass(frozen=True)
+class Listener:
+    """A plugin that wants to be told what happens in a run."""
+
+    origin: Origin
+    hooks: pluggy.HookRelay  # of this plugin alone
+
+
 @dataclass
 class Registry:
     """Everything that the loaded plugins supply. Nothing is imported for a part until it is asked for."""
@@ -120,6 +132,7 @@ class Registry:
     origins: Sequence[Origin]  # of all plugins, the broken ones too
     broken: Sequence[Broken] = ()
     notices: Sequence[Problem] = ()  # what else went wrong while loading
+    listeners: Sequence[Listener] = ()
     _classes: dict[Claim, type[Any]] = field(default_factory=dict, repr=False)
 
     def get(self, kind: str, name: str) -> type[Any]:
@@ -177,8 +190,14 @@ class Registry:
         origin = Origin(str(file), file.stem, "")
         if origin in self.origins:
             return self
-        claims = _collect(origin, lambda: _import_file(file))
-        return Registry([*self.claims, *claims], [*self.origins, origin], self.broken, self.notices)
+        claims, listeners = _collect(origin, lambda: _import_file(file))
+        return Registry(
+            [*self.claims, *claims],
+            [*self.origins, origin],
+            self.broken,
+            self.notices,
+            [*self.listeners, *listeners],
+        )
 
     def _find(self, kind: str, name: str) -> Claim:
         ours = [claim for claim in self.claims if claim.kind == kind]
@@ -255,18 +274,27 @@ def load_registry(environment: Mapping[str, str]) -> Registry:
         PluginError: with every problem, if `XMCLAB_STRICT` is set.
     """
     claims: list[Claim] = []
+    listeners: list[Listener] = []
     broken: list[Broken] = []
     entries = dict(_entry_points())
     wanted, notices = _selection(environment.get("XMCLAB_PLUGINS"), entries)
     for origin in wanted:
         try:
-            claims += _collect(origin, entries[origin].load)
+            supplied, listening = _collect(origin, entries[origin].load)
         except PluginError as error:
             broken.append(Broken(origin, "; ".join(map(_reason, error.problems))))
-    registry = Registry(claims, wanted, broken, [*notices, *_shared_entry_points(wanted)])
-    if environment.get("XMCLAB_STRICT", "0") not in ("", "0") and registry.problems:
+            continue
+        claims += supplied
+        listeners += listening
+    registry = Registry(claims, wanted, broken, [*notices, *_shared_entry_points(wanted)], listeners)
+    if is_strict(environment) and registry.problems:
         raise PluginError(*registry.problems)
     return registry
+
+
+def is_strict(environment: Mapping[str, str]) -> bool:
+    """Whether a plugin at fault is an error even for those who do not use it."""
+    return environment.get("XMCLAB_STRICT", "0") not in ("", "0")
 
 
 def _entry_points() -> Iterator[tuple[Origin, metadata.EntryPoint]]:
@@ -309,8 +337,8 @@ def _shared_entry_points(origins: Iterable[Origin]) -> list[Problem]:
     ]
 
 
-def _collect(origin: Origin, load: Callable[[], object]) -> list[Claim]:
-    """What a plugin supplies; a `PluginError` if anything about it is wrong."""
+def _collect(origin: Origin, load: Callable[[], object]) -> tuple[list[Claim], list[Listener]]:
+    """What a plugin supplies, and itself if it listens; a `PluginError` if anything about it is wrong."""
     with _guarded(origin, "import"):
         plugin = load()
     version = getattr(plugin, "xmclab_api", API_VERSION)
@@ -334,11 +362,13 @@ def _collect(origin: Origin, load: Callable[[], object]) -> list[Claim]:
     with _guarded(origin, "hook"):
         parts = manager.hook.xmclab_parts()
         recipes, datasets = manager.hook.xmclab_recipes(), manager.hook.xmclab_datasets()
-    return [
+    claims = [
         *_part_claims(origin, parts),
         *_path_claims(origin, "recipe", "xmclab_recipes", recipes),
         *_path_claims(origin, "dataset", "xmclab_datasets", datasets),
     ]
+    listens = any(caller.name.startswith(LISTENING) for caller in manager.get_hookcallers(plugin) or [])
+    return claims, [Listener(origin, manager.hook)] if listens else []
 
 
 def _unmarked(plugin: object, manager: pluggy.PluginManager, hooks: Sequence[str]) -> list[str]:
@@ -396,10 +426,11 @@ def _guarded(origin: Origin, doing: str) -> Iterator[None]:
     except XmclabError:
         raise
     except (Exception, SystemExit) as error:
-        raise _fault(origin, f"{doing}: {_exception_line(error)}") from error
+        raise _fault(origin, f"{doing}: {exception_line(error)}") from error
 
 
-def _exception_line(error: BaseException) -> str:
+def exception_line(error: BaseException) -> str:
+    """An exception in one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 

@@ -103,6 +103,7 @@ class Slot:
     kind: str
     default: str
     optional: bool = False  # takes `none`
+    several: bool = False  # takes `a+b`; an option goes to each that has it
 
 
 HEADS = ("de", "clf")
@@ -116,7 +117,7 @@ SLOTS: dict[str, Slot] = {
     "sampler": Slot("sampler", "random"),
     "miner": Slot("miner", "none"),
     "index": Slot("index", "exact"),
-    "tracker": Slot("tracker", "jsonl", optional=True),
+    "tracker": Slot("tracker", "jsonl", optional=True, several=True),
 }
 
 # Loss expressions: `loss.clf=ds+bce`, with the options of a term as `loss.clf.bce.weight=0.3`.

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from xmclab.api import Dataset, Ragged, Ranking, Tracker
+from xmclab.api import Dataset, Ragged, Ranking
 from xmclab.config import Config
 from xmclab.data import open_data
 from xmclab.data.tokens import Tokeniser
@@ -25,6 +25,7 @@ from xmclab.evaluate.search import rank_all
 from xmclab.plugins import Registry
 from xmclab.train import store
 from xmclab.train.display import Display
+from xmclab.train.observers import observed
 from xmclab.train.trainer import Trainer
 
 Scores = dict[str, dict[str, float]]
@@ -88,12 +89,13 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
     started = time.perf_counter()
     data = open_data(settings.data, registry)
     folder = store.create_folder(out, f"{config.recipe}-{data.name}")
-    with deterministic(settings.deterministic), failures(folder):
-        trainer = make_trainer(config, data, folder, console)
+    with deterministic(settings.deterministic):
+        with failures(folder):
+            trainer = make_trainer(config, data, folder, console)
         evaluator = Evaluator(config, data)
         store.save_config(folder, config)
         store.write_json(folder / "environment.json", store.environment(config, data, trainer.device))
-        with tracked(config, folder) as log:
+        with observed(config, folder, trainer.steps, started, console) as log, failures(folder):
             seconds["prepare"] = time.perf_counter() - started
             with timed(seconds, "train"), Display(console, settings.epochs, trainer.steps) as display:
                 display.note(
@@ -114,29 +116,29 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
             with timed(seconds, "baselines"):
                 baselines = evaluator.baselines(registry) if settings.evaluate.baselines else {}
             log({"event": "eval", "epoch": settings.epochs, "metrics": metrics, "baselines": baselines})
-        store.save_model(folder, trainer.model)
-        store.save_labels(folder, store.Labels(data.label_names, data.label_texts))
-    seconds["total"] = time.perf_counter() - started
-    document = {
-        "recipe": config.recipe,
-        "data": {
-            "name": data.name,
-            "sha256": data.fingerprint,
-            "train": len(data.train),
-            "test": len(data.test),
-            "labels": data.num_labels,
-        },
-        "seed": settings.seed,
-        "config": config.to_dict(),
-        "metrics": metrics,
-        "baselines": baselines,
-        "seconds": {name: round(value, 3) for name, value in seconds.items()},
-        "out": str(folder),
-    }
-    if trainer.profile.on:
-        document["profile"] = trainer.profile.summary()
-        trainer.profile.print_table(console)
-    store.write_json(folder / store.RESULT, document)
+            store.save_model(folder, trainer.model)
+            store.save_labels(folder, store.Labels(data.label_names, data.label_texts))
+            seconds["total"] = time.perf_counter() - started
+            document = {
+                "recipe": config.recipe,
+                "data": {
+                    "name": data.name,
+                    "sha256": data.fingerprint,
+                    "train": len(data.train),
+                    "test": len(data.test),
+                    "labels": data.num_labels,
+                },
+                "seed": settings.seed,
+                "config": config.to_dict(),
+                "metrics": metrics,
+                "baselines": baselines,
+                "seconds": {name: round(value, 3) for name, value in seconds.items()},
+                "out": str(folder),
+            }
+            if trainer.profile.on:
+                document["profile"] = trainer.profile.summary()
+                trainer.profile.print_table(console)
+            store.write_json(folder / store.RESULT, document)
     return RunResult(folder, metrics, baselines, document)
 
 
@@ -164,20 +166,6 @@ def failures(folder: Path) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         hint = "lower encode.chunk (gradients stay exact), then pool.cap or sampler.batch_size"
         raise MemoryLimitError(Problem("out of memory", str(error).splitlines()[0], hint)) from error
-
-
-@contextlib.contextmanager
-def tracked(config: Config, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """The function that takes the records of a run, to the config's tracker or to nowhere."""
-    tracker: Tracker | None = config.make("tracker")
-    if tracker is None:
-        yield lambda record: None
-        return
-    tracker.start(folder, config.to_dict())
-    try:
-        yield tracker.log
-    finally:
-        tracker.end()
 
 
 @contextlib.contextmanager
