@@ -8,6 +8,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import itertools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from xmclab.train.run import run
 
 SMALL = ["data=tiny", "sampler.batch_size=512", "epochs=1", "evaluate.baselines=off"]
 BAG = ("encoder=bag", "encoder.dim=16")
+MODULES = itertools.count()  # numbers the modules of pretended plugins
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -112,3 +114,23 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         return caught.value.code, output.out, output.err
 
     return run_command
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Pretend that a distribution with one plugin is installed; returns its module's name."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
+
+    def add(source: str, distribution: str = "other-dist", version: str = "2.5", entry: str = "other") -> str:
+        module = f"plugin_under_test_{next(MODULES)}"
+        (site / f"{module}.py").write_text(source)
+        info = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(f"[xmclab]\n{entry} = {module}\n")
+        return module
+
+    return add

@@ -357,8 +357,8 @@ def _collect(origin: Origin, load: Callable[[], object]) -> tuple[list[Claim], l
         manager.check_pending()
     except pluggy.PluginValidationError as error:
         unknown = [caller.name for caller in manager.get_hookcallers(plugin) or [] if not caller.has_spec()]
-        reasons = [_no_such_hook(name, hooks) for name in unknown] or [" ".join(str(error).split())]
-        raise _fault(origin, *reasons) from error
+        reasons = [_no_such_hook(name, hooks) for name in unknown] or _wrong_arguments(plugin, hooks)
+        raise _fault(origin, *(reasons or [" ".join(str(error).split())])) from error
     with _guarded(origin, "hook"):
         parts = manager.hook.xmclab_parts()
         recipes, datasets = manager.hook.xmclab_recipes(), manager.hook.xmclab_datasets()
@@ -383,6 +383,19 @@ def _unmarked(plugin: object, manager: pluggy.PluginManager, hooks: Sequence[str
 
 def _no_such_hook(name: str, hooks: Sequence[str]) -> str:
     return f"there is no hook {name!r} ({did_you_mean(name, hooks)})"
+
+
+def _wrong_arguments(plugin: object, hooks: Sequence[str]) -> list[str]:
+    """Arguments of a plugin's hooks that the hooks do not have."""
+    mistakes = []
+    for hook in hooks:
+        given = list(inspect.signature(getattr(plugin, hook)).parameters) if hasattr(plugin, hook) else []
+        known = list(inspect.signature(getattr(hookspecs, hook)).parameters)
+        for name in given:
+            if name not in known:
+                hint = did_you_mean(name, known) or "it takes none"
+                mistakes.append(f"{hook} has no argument {name!r} ({hint})")
+    return mistakes
 
 
 def _part_claims(origin: Origin, answers: Sequence[object]) -> list[Claim]:
