@@ -88,12 +88,14 @@ def full_disk() -> Iterator[None]:
 def test_jsonl_keeps_whole_lines_when_the_disk_is_full(tmp_path: Path) -> None:
     tracker = JsonLines()
     tracker.start(tmp_path, {})
-    with pytest.raises(OSError, match="no room for another line|File too large"):
-        for _ in range(100):
-            tracker.log(STEP)
+    room = 1000 // (len(json.dumps(STEP)) + 1)
+    for _ in range(room):
+        tracker.log(STEP)
+    with pytest.raises(OSError, match="no room for another line"):
+        tracker.log(STEP)
     kept = (tmp_path / "metrics.jsonl").read_text()
     assert kept.endswith("\n")
-    assert [json.loads(line) for line in kept.splitlines()] == [STEP] * (1000 // (len(json.dumps(STEP)) + 1))
+    assert [json.loads(line) for line in kept.splitlines()] == [STEP] * room
 
 
 def test_tensorboard_writes_scalars_by_step(tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ def test_a_stored_choice_of_several_resolves_again(choose: Callable[..., Config]
 
 
 def test_what_is_wrong_with_one_of_several_is_said(choose: Callable[..., Config]) -> None:
-    with pytest.raises(ConfigError, match="unknown tracker 'jsonll'.*did you mean 'jsonl'"):
+    with pytest.raises(ConfigError, match=r"unknown tracker 'jsonll'.*did you mean 'jsonl'"):
         choose("tracker=one+jsonll")
     with pytest.raises(ConfigError, match=r"tracker\.colour: unknown key"):
         choose("tracker=one+jsonl", "tracker.colour=blue")
