@@ -208,10 +208,12 @@ NOSY = {
 
 @pytest.mark.parametrize(("source", "warned"), NOSY.values(), ids=NOSY)
 def test_a_hook_cannot_change_a_run(source: str, warned: int, tmp_path: Path, plain: Path) -> None:
-    result, said = train(tmp_path / "out", source)
+    result, said = train(tmp_path / "out", source, LISTENER)
     assert_same_training(result.folder, plain)
     assert len(warnings(said)) == warned
     assert result.metrics == events(plain, "eval")[-1]["metrics"]
+    assert told(result.folder, "run_start")[0]["config"] == yaml.safe_load((plain / "config.yaml").read_text())
+    assert [call["record"] for call in told(result.folder, "step")] == events(result.folder, "step")
 
 
 def test_a_hook_that_raises_is_warned_of_once_and_switched_off(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from xmclab.config import Config, resolve
 from xmclab.errors import ConfigError, PluginError
@@ -99,6 +98,8 @@ def test_jsonl_keeps_whole_lines_when_the_disk_is_full(tmp_path: Path) -> None:
 
 
 def test_tensorboard_writes_scalars_by_step(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     tracker = TensorBoard()
     tracker.start(tmp_path, {})
     for record in (STEP, EVAL, END):
