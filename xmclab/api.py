@@ -181,6 +181,7 @@ class Loss(ABC):
     """
 
     kind: ClassVar[Literal["multiclass", "binary"]]
+    targets: ClassVar[Literal["relevance", "inverse_propensity"]] = "relevance"  # or y / propensity of the label
 
     temperature: float | None = option(None, "divides the scores; unset: the head's (or objective's) own", gt=0)
 

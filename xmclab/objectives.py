@@ -72,6 +72,11 @@ class Objective:
         """Whether the candidates must be all labels because a term's reduction needs them; all terms see them then."""
         return any(term.reduction.needs == "all" for term in self.terms)
 
+    @property
+    def needs_propensities(self) -> bool:
+        """Whether the truth must know the inverse propensities of the labels."""
+        return any(term.loss.targets == "inverse_propensity" for term in self.terms)
+
     def __call__(
         self,
         scores_QP: Tensor,
@@ -79,6 +84,7 @@ class Objective:
         *,
         ignore_QP: Tensor | None = None,
         label_weight_P: Tensor | None = None,
+        inverse_propensity_P: Tensor | None = None,
     ) -> Tensor:
         """The value to minimise, a scalar in float32 (float64 for float64 scores).
 
@@ -87,12 +93,15 @@ class Objective:
             positives_QP: bool, or real targets: 0 for a negative, > 0 for a positive.
             ignore_QP: bool, pairs that are neither positive nor negative: they are absent.
             label_weight_P: weights of the labels' pairs (such as inverse propensities).
+            inverse_propensity_P: of the labels, for losses made for missing labels (`pw_bce`, `unbiased_bce`).
         """
         _check_scores(scores_QP)
+        _check_labels("inverse propensities", inverse_propensity_P, scores_QP.shape)
         for name, mask in (("positives", positives_QP), ("ignore", ignore_QP)):
             if mask is not None and mask.shape != scores_QP.shape:
                 raise ValueError(f"{name} {tuple(mask.shape)} and scores {tuple(scores_QP.shape)} differ in shape")
-        return self.evaluate(scores_QP, Truth.of_matrix(positives_QP, ignore_QP), label_weight_P).total
+        truth = Truth.of_matrix(positives_QP, ignore_QP).with_propensities(inverse_propensity_P)
+        return self.evaluate(scores_QP, truth, label_weight_P).total
 
     def evaluate(
         self, scores_QP: Tensor, truth: Truth, label_weight_P: Tensor | None = None, bound: float = math.inf
@@ -105,7 +114,7 @@ class Objective:
             bound: of the absolute scores, if one is known: bounded scores need fewer exponentials.
         """
         _check_scores(scores_QP)
-        _check_weights(label_weight_P, scores_QP.shape)
+        _check_labels("label weights", label_weight_P, scores_QP.shape)
         s_QP = scores_QP if scores_QP.dtype == torch.float64 else scores_QP.float()
         if not s_QP.numel():
             return Evaluation(s_QP.sum(), [])
@@ -141,7 +150,7 @@ class Objective:
         """
         sums: list[TermSum] = []
         if len(q_QD) and len(z_PD):
-            _check_weights(label_weight_P, (len(q_QD), len(z_PD)))
+            _check_labels("label weights", label_weight_P, (len(q_QD), len(z_PD)))
             sums = self.sums(truth, label_weight_P, _reduced_in(q_QD.dtype))
         if not sums or not all(part.closed for part in sums):
             return self.evaluate(q_QD @ z_PD.T, truth, label_weight_P, bound)
@@ -158,6 +167,8 @@ class Objective:
         weight_P = None if label_weight_P is None else label_weight_P.to(dtype)
         sums = []
         for term in self.terms:
+            if term.loss.targets == "inverse_propensity" and truth.inverse_propensity_E is None:
+                raise ValueError(f"loss {term.name!r} needs the propensities of the labels: give inverse_propensity_P")
             temperature = term.loss.temperature or self.temperature or 1.0
             if term.loss.kind == "binary":
                 sums.append(TermSum(term, "cells", term.weight, temperature, truth, weight_P))
@@ -197,6 +208,13 @@ class TermSum:
         """The scores with anchors as rows."""
         return s_QP.T if self.direction == "l2q" else s_QP
 
+    def _targets(self, target_E: Tensor) -> Tensor:
+        """The targets of the pairs as the loss wants them."""
+        inverse_propensity_E = self.truth.inverse_propensity_E
+        if self.term.loss.targets == "relevance" or inverse_propensity_E is None:
+            return target_E
+        return target_E * inverse_propensity_E.to(target_E.dtype)
+
     def value(self, s_QP: Tensor) -> Tensor:
         """By autograd, from the loss of every pair."""
         s_QP = self._anchored(s_QP) / self.temperature
@@ -211,7 +229,11 @@ class TermSum:
             s_QP = s_QP.masked_fill(w_QP == 0, 0)  # a finite score keeps NaN out of the gradient
         else:
             s_QP = self.truth.hide_ignored(s_QP.clone(), -math.inf)
-        l_QP = self.term.loss.terms(s_QP, self.reduction.targets(y_QP))
+        t_QP = self.reduction.targets(y_QP)
+        if self.term.loss.targets != "relevance":
+            at = self.truth.row_E, self.truth.column_E
+            t_QP = t_QP.index_put(at, self._targets(t_QP[at]))
+        l_QP = self.term.loss.terms(s_QP, t_QP)
         if l_QP.shape != s_QP.shape:
             raise PluginError(
                 Problem(
@@ -227,7 +249,7 @@ class TermSum:
         """What the closed form needs to know."""
         y_QM, place_E = self.truth.compact(dtype)
         at = self.truth.row_E, place_E
-        target_E = self.reduction.targets(y_QM)[at]
+        target_E = self._targets(self.reduction.targets(y_QM)[at])
         scale, by_label = self.factor / self.temperature, self.direction == "l2q"
         if isinstance(self.reduction, Ova):
             cells = self.truth.shape[0] * self.truth.shape[1] - len(self.truth.ignored_row_I)
@@ -247,9 +269,9 @@ def _check_scores(scores_QP: Tensor) -> None:
         raise ValueError(f"scores are a float matrix, not {scores_QP.dtype} of {tuple(scores_QP.shape)}")
 
 
-def _check_weights(label_weight_P: Tensor | None, shape: Sequence[int]) -> None:
-    if label_weight_P is not None and label_weight_P.shape != tuple(shape[1:]):
-        raise ValueError(f"label weights {tuple(label_weight_P.shape)} are not one per label of {tuple(shape)}")
+def _check_labels(what: str, x_P: Tensor | None, shape: Sequence[int]) -> None:
+    if x_P is not None and x_P.shape != tuple(shape[1:]):
+        raise ValueError(f"{what} {tuple(x_P.shape)} are not one per label of {tuple(shape)}")
 
 
 def _reduced_in(dtype: torch.dtype) -> torch.dtype:

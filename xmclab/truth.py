@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,6 +28,7 @@ class Truth:
     ignored_column_I: Tensor
     most_per_row: int  # positives of an anchor at the most (at least 1)
     most_per_column: int
+    inverse_propensity_E: Tensor | None = None  # of the label of each pair
 
     @staticmethod
     def of_batch(batch: Batch, device: torch.device | str) -> Truth:
@@ -60,6 +61,12 @@ class Truth:
         shape, target_E = (y_QP.shape[0], y_QP.shape[1]), known_QP[row_E, column_E]
         return Truth(shape, row_E, column_E, target_E, ignored_row_I, ignored_column_I, per_row, per_column)
 
+    def with_propensities(self, inverse_propensity_P: Tensor | None) -> Truth:
+        """The same truth, knowing the inverse propensities of the candidates, which are labels."""
+        if inverse_propensity_P is None:
+            return self
+        return replace(self, inverse_propensity_E=inverse_propensity_P[self.column_E])
+
     @cached_property
     def transposed(self) -> Truth:
         """The same pairs with anchors and candidates exchanged."""
@@ -72,6 +79,7 @@ class Truth:
             self.ignored_row_I,
             self.most_per_column,
             self.most_per_row,
+            self.inverse_propensity_E,
         )
 
     def matrix(self, dtype: torch.dtype) -> Tensor:

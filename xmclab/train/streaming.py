@@ -96,6 +96,12 @@ class LabelBlocks:
             [Block(*parts) for parts in zip(whole, *lists, strict=True)],
         )
 
+    def with_propensities(self, inverse_propensity_L: Tensor | None) -> LabelBlocks:
+        """The same blocks, knowing the inverse propensities of the labels."""
+        truth = self.truth.with_propensities(inverse_propensity_L)  # its pairs are in the order of the anchors'
+        anchor_truth = replace(self.anchor_truth, inverse_propensity_E=truth.inverse_propensity_E)
+        return replace(self, truth=truth, anchor_truth=anchor_truth)
+
 
 class _Streamed(ABC):
     """One term in one direction, summed over blocks; positives and ignored pairs are lists, other cells negatives."""
