@@ -38,11 +38,16 @@ class PartRef:
     kind: str
     name: str
     target: type | str
+    unusable: str = ""
 
 
-def part(kind: str, name: str, target: type | str) -> PartRef:
-    """Name a part, for `xmclab_parts`: `part("loss", "ds", "xmclab_ds.loss:DecoupledSoftmax")`."""
-    return PartRef(kind, name, target)
+def part(kind: str, name: str, target: type | str = "", *, unusable: str = "") -> PartRef:
+    """Name a part, for `xmclab_parts`: `part("loss", "ds", "xmclab_ds.loss:DecoupledSoftmax")`.
+
+    Args:
+        unusable: in place of a target, why a name that users may expect cannot be had: what they are told.
+    """
+    return PartRef(kind, name, target, unusable)
 
 
 @hookspec
