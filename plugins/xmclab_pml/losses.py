@@ -44,6 +44,7 @@ log = logging.getLogger("xmclab.losses")
 GIB = 2**30
 WORTH_SAYING = 1 / 16  # of the memory limit
 BYTES_PER_PAIRING = 48  # of a positive pair with a negative pair
+BYTES_PER_LISTED_PAIR = 500
 PAIRINGS_OF_A_CALL = 2**15  # more anchors at a time have more pairings for nothing, fewer have more calls
 
 
@@ -218,6 +219,8 @@ class OfHistograms(Bridge, MultiClassLoss):
 
     def ask(self, table: Table) -> Found:
         a1, p, a2, n = table.pairs
+        pairs = len(a1) + len(a2)
+        self._announce(BYTES_PER_LISTED_PAIR * pairs, f"{pairs:,} pairs in lists of Python")
         shift = anchors = len(table.s_QP)
         # A triplet for each positive and for each negative, beside any one of its anchor's others.
         some_p, some_n = (
