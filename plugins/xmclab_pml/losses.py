@@ -44,7 +44,6 @@ log = logging.getLogger("xmclab.losses")
 GIB = 2**30
 WORTH_SAYING = 1 / 16  # of the memory limit
 BYTES_PER_PAIRING = 48  # of a positive pair with a negative pair
-BYTES_PER_LISTED_PAIR = 500
 PAIRINGS_OF_A_CALL = 2**15  # more anchors at a time have more pairings for nothing, fewer have more calls
 
 
@@ -157,11 +156,16 @@ class OfPairings(Bridge, MultiClassLoss):
         positives, negatives = (_in_blocks(count_Q, size) for count_Q in counts)
         pairings = sum(map(operator.mul, positives, negatives))
         self._announce(BYTES_PER_PAIRING * pairings, f"{pairings:,} pairings of a positive and a negative")
-        starts = range(0, anchors, size)
-        lists = a1.split(positives), p.split(positives), a2.split(negatives), n.split(negatives)
+        # Split at once: a slice of its own for each block would have a gradient of the whole matrix each.
+        blocks = zip(
+            range(0, anchors, size),
+            table.s_QP.split(size),
+            *(x.split(count) for x, count in ((a1, positives), (p, positives), (a2, negatives), (n, negatives))),
+            strict=True,
+        )
         value_E = [
-            self._of_block(table.s_QP[start : start + size], (a1_E - start, p_E, a2_N - start, n_N))
-            for start, a1_E, p_E, a2_N, n_N in zip(starts, *lists, strict=True)
+            self._of_block(s_BP, (a1_E - start, p_E, a2_N - start, n_N))
+            for start, s_BP, a1_E, p_E, a2_N, n_N in blocks
             if len(a1_E)
         ]
         losses_E = torch.cat(value_E) if value_E else 0
@@ -213,24 +217,24 @@ class OfTriplets(Bridge, MultiClassLoss):
 
 @dataclass
 class OfHistograms(Bridge, MultiClassLoss):
-    """A loss of the distributions of positive and negative scores. It lists triplets only to find the pairs in them."""
+    """A loss of the distributions of positive and negative scores: the chance that a negative is above a positive.
+
+    Their densities are put together here, as they would find the pairs in a list of all triplets.
+    """
 
     angles = True
 
     def ask(self, table: Table) -> Found:
         a1, p, a2, n = table.pairs
-        pairs = len(a1) + len(a2)
-        self._announce(BYTES_PER_LISTED_PAIR * pairs, f"{pairs:,} pairs in lists of Python")
-        shift = anchors = len(table.s_QP)
-        # A triplet for each positive and for each negative, beside any one of its anchor's others.
-        some_p, some_n = (
-            torch.full((anchors,), -1, device=a1.device).index_put((a,), x) for a, x in ((a1, p), (a2, n))
-        )
-        a, p, n = torch.cat([a1, a2]), torch.cat([p, some_p[a2]]), torch.cat([some_n[a1], n])
-        whole = (p >= 0) & (n >= 0)
-        s_QX = pad(table.s_QP, (shift, 0))
-        found: Found = self._theirs.compute_loss(s_QX, None, (a[whole], p[whole] + shift, n[whole] + shift), s_QX, None)
-        return found
+        met_E = table.negatives_Q[a1] > 0
+        met_N = torch.bincount(a1, minlength=len(table.s_QP))[a2] > 0
+        s_QP = self._theirs.distance(table.s_QP)
+        value: Tensor | int = 0
+        if met_N.any():
+            positive_H = self._theirs.compute_density(s_QP[a1[met_E], p[met_E]])
+            negative_H = self._theirs.compute_density(s_QP[a2[met_N], n[met_N]])
+            value = (negative_H * positive_H.cumsum(dim=0)).sum()
+        return {"loss": {"losses": value, "indices": None, "reduction_type": "already_reduced"}}
 
 
 @dataclass
