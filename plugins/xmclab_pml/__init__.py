@@ -53,6 +53,16 @@ REFUSED = {
     "VICRegLoss": _VECTORS,
 }
 
+# What `xmclab check` finds, and what is in the nature of the loss.
+LAWS_NOT_KEPT = {
+    "CircleLoss": ["gradient"],
+    "HistogramLoss": ["gradient", "alone"],
+    "IntraPairVarianceLoss": ["alone"],
+    "MarginLoss": ["memory"],
+    "ThresholdConsistentMarginLoss": ["alone"],
+    "TripletMarginLoss": ["memory"],
+}
+
 
 @hookimpl
 def xmclab_parts() -> list[PartRef]:
