@@ -82,6 +82,19 @@ def test_xmclab_parts_supplies_parts_by_name(install: Install) -> None:
     assert options["temperature"].type == "float or none"
 
 
+def test_a_name_that_cannot_be_had_says_why_and_is_not_listed(install: Install) -> None:
+    install(
+        "import xmclab\n"
+        "@xmclab.hookimpl\ndef xmclab_parts(): return [xmclab.part('loss', 'mine', unusable='it needs pixels')]\n"
+    )
+    registry = load()
+    with pytest.raises(ConfigError, match="loss 'mine' cannot be used: it needs pixels"):
+        registry.get("loss", "mine")
+    assert "mine" not in registry.names("loss")
+    assert "mine" not in [part.name for part in registry.describe("loss")]
+    assert registry.problems == []
+
+
 @pytest.mark.parametrize("hook", HOOKS)
 def test_the_example_of_every_hook_is_a_plugin(hook: str, tmp_path: Path) -> None:
     examples = doctest.DocTestParser().get_examples(getattr(hookspecs, hook).__doc__)

@@ -43,6 +43,7 @@ class PartRef:
     kind: str
     name: str
     target: type | str
+    unusable: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,13 @@ class RunOutcome:
     metrics: Mapping[str, Mapping[str, float]]  # of the last evaluation, by search and metric; empty: there was none
 
 
-def part(kind: str, name: str, target: type | str) -> PartRef:
-    """Name a part, for `xmclab_parts`: `part("loss", "ds", "xmclab_ds.loss:DecoupledSoftmax")`."""
-    return PartRef(kind, name, target)
+def part(kind: str, name: str, target: type | str = "", *, unusable: str = "") -> PartRef:
+    """Name a part, for `xmclab_parts`: `part("loss", "ds", "xmclab_ds.loss:DecoupledSoftmax")`.
+
+    Args:
+        unusable: in place of a target, why a name that users may expect cannot be had: what they are told.
+    """
+    return PartRef(kind, name, target, unusable)
 
 
 @hookspec

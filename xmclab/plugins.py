@@ -72,6 +72,7 @@ class Claim:
     name: str
     target: Target
     origin: Origin
+    unusable: str = ""  # why it is an error to ask for it
 
     @property
     def qualified(self) -> str:
@@ -148,7 +149,7 @@ class Registry:
 
     def names(self, kind: str) -> list[str]:
         """The names that can be used: bare ones, and qualified ones where the bare name is claimed twice."""
-        claims = [claim for claim in self.claims if claim.kind == kind]
+        claims = [claim for claim in self.claims if claim.kind == kind and not claim.unusable]
         return sorted({claim.qualified if self._contested(claim) else claim.name for claim in claims})
 
     def recipe(self, name: str) -> Path:
@@ -167,7 +168,8 @@ class Registry:
         """Every part (of a kind), in order of kind and name. Imports all of them."""
         if kind is not None and kind not in KINDS:
             raise ConfigError(Problem("", f"unknown kind of part {kind!r}", did_you_mean(kind, KINDS)))
-        claims = [claim for claim in self.claims if claim.kind in (KINDS if kind is None else (kind,))]
+        kinds = KINDS if kind is None else (kind,)
+        claims = [claim for claim in self.claims if claim.kind in kinds and not claim.unusable]
         return [self._describe(claim) for claim in sorted(claims, key=lambda c: (KINDS.index(c.kind), c.name))]
 
     @property
@@ -210,6 +212,8 @@ class Registry:
             reason = self._contested(found[0], found)
             if reason is not None:
                 raise PluginError(Problem("", reason.message, reason.hint))
+        if found[0].unusable:
+            raise ConfigError(Problem("", f"{kind} {name!r} cannot be used: {found[0].unusable}"))
         return found[0]
 
     def _unknown(self, kind: str, name: str) -> XmclabError:
@@ -408,7 +412,7 @@ def _part_claims(origin: Origin, answers: Sequence[object]) -> list[Claim]:
             if ref.kind not in KINDS:
                 raise _fault(origin, f"unknown kind of part {ref.kind!r} ({did_you_mean(str(ref.kind), KINDS)})")
             _check_name(origin, ref.name)
-            claims.append(Claim(ref.kind, ref.name, ref.target, origin))
+            claims.append(Claim(ref.kind, ref.name, ref.target, origin, ref.unusable))
     return claims
 
 
