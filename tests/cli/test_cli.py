@@ -142,7 +142,26 @@ def test_recipes_are_listed_with_their_first_line(call: Any) -> None:
     assert {"unidec", "unidec_paper", "unidec_release", "depsl"} <= {row["name"] for row in json.loads(as_json)}
 
 
-@pytest.mark.parametrize("arguments", [["rnu"], ["run", "--jsno"], ["parts", "loss", "sampler"]])
+def test_listings_show_what_is_in_a_plugin_file(call: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("# All mine.\nbase: unidec\n")
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from pathlib import Path\nimport xmclab\n"
+        "@xmclab.hookimpl\n"
+        "def xmclab_parts(): return [xmclab.part('loss', 'of_mine', 'xmclab_ds.loss:DecoupledSoftmax')]\n"
+        "@xmclab.hookimpl\n"
+        "def xmclab_recipes(): return {'mine': Path(__file__).parent / 'mine.yaml'}\n"
+    )
+    for arguments in (["loss", f"plugin={file}"], [f"plugin={file}", "loss"], [f"plugin={file}"]):
+        code, out, _ = call("parts", *arguments)
+        assert code == 0
+        assert "of_mine" in out.split()
+    code, out, _ = call("recipes", f"plugin={file}")
+    assert (code, "All mine." in out) == (0, True)
+    assert call("parts", "plugin=nowhere.py") == (2, "", "error: plugin=nowhere.py: no such file\n")
+
+
+@pytest.mark.parametrize("arguments", [["rnu"], ["run", "--jsno"], ["parts", "loss", "sampler"], ["recipes", "unidec"]])
 def test_wrong_usage_exits_2(call: Any, arguments: list[str]) -> None:
     code, out, err = call(*arguments)
     assert (code, out) == (2, "")

@@ -17,7 +17,7 @@ import typer
 
 from xmclab import __version__
 from xmclab.cli import data, export, predict, score
-from xmclab.cli.common import Json, print_json
+from xmclab.cli.common import Json, print_json, registry_with, without_plugins
 from xmclab.errors import XmclabError
 
 # The commands import what they need when they run: help answers without torch.
@@ -143,23 +143,32 @@ app.command()(export.export)
 
 @app.command()
 def parts(
-    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="Such as loss, sampler, reduction.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[KIND] [plugin=FILE]", help="Such as loss, sampler, reduction.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the parts: what each is, its options, and the plugin that it comes from."""
     from xmclab.cli import show
-    from xmclab.plugins import default_registry
 
-    registry = default_registry()
-    found = registry.describe(kind)
+    kinds, files = without_plugins(words)
+    if len(kinds) > 1:
+        raise typer.BadParameter(f"one kind at a time, not {' '.join(kinds)}")
+    registry = registry_with(files)
+    found = registry.describe(*kinds)
     print_json(show.parts_document(registry, found)) if as_json else show.print_parts(registry, found)
 
 
 @app.command()
-def recipes(as_json: Json = False) -> None:
+def recipes(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[plugin=FILE]")] = None,
+    as_json: Json = False,
+) -> None:
     """List the recipes: what recipe=NAME can be."""
     from xmclab.cli import show
-    from xmclab.plugins import default_registry
 
-    rows = show.recipe_rows(default_registry())
+    others, files = without_plugins(words)
+    if others:
+        raise typer.BadParameter(f"nothing but plugin=FILE is expected, not {' '.join(others)}")
+    rows = show.recipe_rows(registry_with(files))
     print_json(rows) if as_json else show.print_recipes(rows)
