@@ -23,6 +23,7 @@ import inspect
 import os
 import re
 import sys
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
@@ -179,6 +180,16 @@ class Registry:
             return self
         claims = _collect(origin, lambda: _import_file(file))
         return Registry([*self.claims, *claims], [*self.origins, origin], self.broken, self.notices)
+
+    def fault_of(self, error: Exception) -> PluginError | None:
+        """The same as an error of the part that raised it, if that is in use and not built in."""
+        foreign = {cls: claim for claim, cls in self._classes.items() if claim.origin.distribution != PROJECT}
+        if isinstance(error, XmclabError):
+            return None
+        for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+            if claim := foreign.get(type(frame.f_locals.get("self"))):
+                return _fault(claim.origin, f"{claim.kind} {claim.name!r}: {_exception_line(error)}")
+        return None
 
     def _find(self, kind: str, name: str) -> Claim:
         ours = [claim for claim in self.claims if claim.kind == kind]
