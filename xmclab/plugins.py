@@ -165,6 +165,11 @@ class Registry:
         conflicts = [reason for reason in dict.fromkeys(contested.values()) if reason is not None]
         return [*(broken.problem for broken in self.broken), *self.notices, *conflicts]
 
+    @property
+    def files(self) -> list[str]:
+        """The plugin files that were added to the installed plugins."""
+        return [origin.plugin for origin in self.origins if not origin.version]
+
     def with_file(self, path: str | Path) -> Registry:
         """This registry and the plugin in a single Python file.
 

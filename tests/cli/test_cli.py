@@ -135,6 +135,23 @@ def test_an_unknown_kind_exits_2_with_a_suggestion(call: Any) -> None:
     assert "did you mean 'sampler'" in err
 
 
+def test_a_run_with_a_plugin_file_can_be_run_again_with_that_file(call: Any, tmp_path: Path) -> None:
+    file = Path(__file__).parents[2] / "examples" / "plugin_minimal" / "xmclab_margin.py"
+    quick = ["data=tiny", "epochs=1", "evaluate.baselines=off", "sampler.batch_size=512", "--out", tmp_path / "run"]
+    losses = ["loss.de=margin", "loss.clf=ds", "reduction=pal_n"]
+    code, _, err = call("run", "recipe=unidec", f"plugin={file}", *losses, *quick)
+    assert code == 0
+    assert "de: against all labels, by the whole matrix of scores" in err
+    assert "clf: against all labels, in blocks" in err
+    again = f"recipe={tmp_path / 'run' / 'config.yaml'}"
+    code, _, err = call("run", again, "--dry-run")
+    assert code == 2
+    assert err.splitlines()[-1] == (
+        f"error: recipe: made with plugin={file} (a recipe loads no code: say plugin=FILE again)"
+    )
+    assert call("run", again, f"plugin={file}", "--dry-run")[0] == 0
+
+
 def test_recipes_are_listed_with_their_first_line(call: Any) -> None:
     _, out, _ = call("recipes")
     assert any(line.startswith("depsl") and "DePSL" in line for line in out.splitlines())
