@@ -49,7 +49,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         ["--help"],
         ["--version"],
         ["recipes"],
-        *([name, "-h"] for name in ("run", "parts", "predict", "score", "export")),
+        *([name, "-h"] for name in ("run", "parts", "predict", "score", "export", "new")),
     ],
 )
 def test_light_commands_do_not_import_torch(arguments: list[str]) -> None:
@@ -178,7 +178,9 @@ def test_listings_show_what_is_in_a_plugin_file(call: Any, tmp_path: Path) -> No
     assert call("parts", "plugin=nowhere.py") == (2, "", "error: plugin=nowhere.py: no such file\n")
 
 
-@pytest.mark.parametrize("arguments", [["rnu"], ["run", "--jsno"], ["parts", "loss", "sampler"], ["recipes", "unidec"]])
+@pytest.mark.parametrize(
+    "arguments", [["rnu"], ["run", "--jsno"], ["parts", "loss", "sampler"], ["recipes", "unidec"], ["new", "loss"]]
+)
 def test_wrong_usage_exits_2(call: Any, arguments: list[str]) -> None:
     code, out, err = call(*arguments)
     assert (code, out) == (2, "")
