@@ -78,6 +78,10 @@ def test_a_sampler_and_a_recipe_of_another_distribution_train(installed: Any, tm
     assert [record["epoch"] for record in records if record["event"] == "refresh"] == [1]
 
 
+def test_the_parts_of_the_examples_keep_the_laws_of_their_kinds(installed: Any, tmp_path: Path) -> None:
+    installed.run("xmclab", "check", "loss:margin", "sampler:slices", cwd=tmp_path)
+
+
 def test_a_plugin_for_another_version_of_the_interface_is_refused(installed: Any, tmp_path: Path) -> None:
     _, err = installed.run("xmclab", "run", "loss.de=later", "data=tiny", cwd=tmp_path, exit_code=4)
     assert TOO_NEW in err.splitlines()[-1]
