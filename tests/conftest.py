@@ -9,7 +9,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import itertools
+import subprocess
 import sys
+import sysconfig
+import venv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,3 +137,52 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., st
         return module
 
     return add
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment of its own, which takes what xmclab depends on from that of the tests."""
+
+    folder: Path
+
+    @property
+    def python(self) -> str:
+        return str(self.folder / "bin" / "python")
+
+    def run(self, *command: object, cwd: Path, exit_code: int = 0) -> tuple[str, str]:
+        """(stdout, stderr) of a command that must end with this code; `xmclab` is the installed script."""
+        program, *arguments = map(str, command)
+        found = self.folder / "bin" / program
+        theirs = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(
+            [str(found) if found.exists() else program, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=cwd,
+            env=theirs,
+        )
+        assert done.returncode == exit_code, done.stdout + done.stderr
+        return done.stdout, done.stderr
+
+    def install(self, *arguments: object) -> None:
+        """Let pip install something, offline and with what is needed to build it at hand."""
+        offline = ("--no-index", "--no-deps", "--no-build-isolation", "--quiet")
+        pip = (sys.executable, "-m", "pip", "--python", self.python)
+        self.run(*pip, "install", *offline, *arguments, cwd=self.folder)
+
+
+@pytest.fixture(scope="session")
+def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with the wheel of xmclab, and without this checkout."""
+    environment = Environment(tmp_path_factory.mktemp("clean"))
+    venv.create(environment.folder, symlinks=True)
+    site = sysconfig.get_path("purelib", vars={"base": str(environment.folder)})
+    # Of a folder that is named here the .pth files are not followed, so not the one of an editable xmclab either.
+    dependencies = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
+    Path(site, "dependencies.pth").write_text("\n".join(dependencies))
+    environment.install(Path(__file__).parents[1])
+    where = "import xmclab, xmclab_ds; print(xmclab.__file__); print(xmclab_ds.__file__)"
+    files, _ = environment.run("python", "-c", where, cwd=environment.folder)
+    assert all(file.startswith(site) for file in files.splitlines()), files
+    return environment

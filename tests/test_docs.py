@@ -182,11 +182,13 @@ def run_script(arguments: list[str]) -> int:
 
 
 def run_tests(arguments: list[str]) -> int:
-    """The test functions of a file, which take no arguments."""
+    """The test functions of a file, which take no arguments but those of one `parametrize`."""
     tests = [value for name, value in runpy.run_path(arguments[0]).items() if name.startswith("test_")]
     assert tests
     for test in tests:
-        test()
+        parameters = [mark.args for mark in getattr(test, "pytestmark", ())]
+        for case in [{name: value} for name, values in parameters for value in values] or [{}]:
+            test(**case)
     return 0
 
 

@@ -18,7 +18,7 @@ from xmclab.errors import ConfigError, PluginError, Problem, XmclabError, closes
 from xmclab.expr import TermSpec, parse_expression
 from xmclab.parts import Option, construct, make_part, options_of, read_options
 from xmclab.plugins import Registry
-from xmclab.recipes import Entry, is_file_name, recipe_layers
+from xmclab.recipes import MADE_WITH, Entry, is_file_name, recipe_layers, summary
 from xmclab.schema import EXPRESSIONS, HEADS, SHORTHANDS, SLOTS, Settings
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ class _Resolver:
         self.registry = registry
         self.problems: list[Problem] = []
         self.plugin_at_fault = False
-        self.recipe, self.recipe_missing = CUSTOM, False
+        self.recipe, self.recipe_missing, self.made_with = CUSTOM, False, ""
         self.settings: dict[str, Entry] = {}
         self.choices: dict[str, Entry] = {}  # of slots and expressions
         self.options: dict[str, dict[str, Entry]] = {place: {} for place in CHOICES}
@@ -191,6 +191,9 @@ class _Resolver:
         losses = {head: self._loss(head, parts.get(f"reduction.{head}")) for head in heads}
         self._report_unknown()
         if self.problems:
+            if self.made_with.startswith(MADE_WITH) and not self.registry.files:
+                hint = "a recipe loads no code: say plugin=FILE again"
+                self.problems.append(Problem("recipe", self.made_with, hint))
             kind = PluginError if self.plugin_at_fault else ConfigError
             raise kind(*dict.fromkeys(self.problems))
         return Config(settings, self.recipe, self.registry, parts, losses, self._sources())
@@ -216,6 +219,7 @@ class _Resolver:
     def _recipe_layers(self, entry: Entry) -> list[list[Entry]]:
         name = str(entry.value)
         self.recipe = Path(name).stem if is_file_name(name) else name
+        self.made_with = summary(Path(name)) if is_file_name(name) else ""
         try:
             return recipe_layers(name, self.registry)
         except XmclabError as error:

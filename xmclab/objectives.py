@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -389,6 +390,7 @@ def objective(
     *,
     symmetric: bool = False,
     q2l_share: float | None = None,
+    plugin: str | Path | None = None,
 ) -> Objective:
     """An objective for any training loop, from the names of its parts.
 
@@ -403,11 +405,13 @@ def objective(
         temperature: divides the scores of the terms that set none.
         symmetric: the mean of query to label and label to query, in place of query to label only.
         q2l_share: the weight of query to label, when it is neither all nor half.
+        plugin: a Python file with parts of one's own.
     """
     if symmetric and q2l_share is not None:
         raise ConfigError(Problem("q2l_share", "given together with symmetric=True", "symmetric is q2l_share=0.5"))
     share = 0.5 if symmetric else 1.0 if q2l_share is None else q2l_share
-    return build_objective(parse_expression(expression), reduction, temperature, share, default_registry().get)
+    registry = default_registry().with_file(plugin) if plugin else default_registry()
+    return build_objective(parse_expression(expression), reduction, temperature, share, registry.get)
 
 
 def build_objective(

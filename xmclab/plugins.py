@@ -26,6 +26,7 @@ import inspect
 import os
 import re
 import sys
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
@@ -179,6 +180,11 @@ class Registry:
         conflicts = [reason for reason in dict.fromkeys(contested.values()) if reason is not None]
         return [*(broken.problem for broken in self.broken), *self.notices, *conflicts]
 
+    @property
+    def files(self) -> list[str]:
+        """The plugin files that were added to the installed plugins."""
+        return [origin.plugin for origin in self.origins if not origin.version]
+
     def with_file(self, path: str | Path) -> Registry:
         """This registry and the plugin in a single Python file.
 
@@ -200,6 +206,16 @@ class Registry:
             self.notices,
             [*self.listeners, *listeners],
         )
+
+    def fault_of(self, error: Exception) -> PluginError | None:
+        """The same as an error of the part that raised it, if that is in use and not built in."""
+        foreign = {cls: claim for claim, cls in self._classes.items() if claim.origin.distribution != PROJECT}
+        if isinstance(error, XmclabError):
+            return None
+        for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+            if claim := foreign.get(type(frame.f_locals.get("self"))):
+                return _fault(claim.origin, f"{claim.kind} {claim.name!r}: {_exception_line(error)}")
+        return None
 
     def _find(self, kind: str, name: str) -> Claim:
         ours = [claim for claim in self.claims if claim.kind == kind]
@@ -500,23 +516,29 @@ def _import_target(target: str) -> Any:
 
 def _checked(claim: Claim, cls: Any) -> type[Any]:
     """The class, if it is a concrete dataclass of the claim's kind with usable options."""
+    if fault := fault_of_class(claim.kind, cls):
+        raise _fault(claim.origin, f"{claim.kind} {claim.name!r} {fault}")
+    checked: type[Any] = cls
+    return checked
+
+
+def fault_of_class(kind: str, cls: Any) -> str:
+    """Why this is no concrete dataclass of its kind with usable options; empty if it is."""
     from xmclab import api
     from xmclab.parts import options_of
 
-    base: type[Any] = getattr(api, claim.kind.capitalize())
-    what = f"{claim.kind} {claim.name!r}"
+    base: type[Any] = getattr(api, kind.capitalize())
     if not inspect.isclass(cls) or not issubclass(cls, base):
-        raise _fault(claim.origin, f"{what} must be a subclass of xmclab.api.{base.__name__}, not {cls!r}")
+        return f"must be a subclass of xmclab.api.{base.__name__}, not {cls!r}"
     if "__dataclass_fields__" not in vars(cls):
-        raise _fault(claim.origin, f"{what} must be a dataclass: decorate {cls.__name__} with @dataclass")
+        return f"must be a dataclass: decorate {cls.__name__} with @dataclass"
     if inspect.isabstract(cls):
-        missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
-        raise _fault(claim.origin, f"{what} lacks methods of its interface: {missing}")
+        return "lacks methods of its interface: " + ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
     try:
         options_of(cls)
     except PluginError as error:
-        raise _fault(claim.origin, f"{what}: {error}") from error
-    return cls
+        return f"cannot be configured: {error}"
+    return ""
 
 
 def _summary(cls: type[Any]) -> str:

@@ -102,6 +102,10 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
                     f"{data.name}: {len(data.train)} training queries, {data.num_labels} labels, "
                     f"{trainer.steps} steps on {trainer.device}"
                 )
+                for name, term in trainer.terms.items():
+                    if term.objective.needs_all:
+                        how = "in blocks" if term.streams else "by the whole matrix of scores"
+                        display.note(f"{name}: against all labels, {how}")
 
                 def after_epoch(done: int) -> None:
                     if settings.evaluate.every and done % settings.evaluate.every == 0 and done < settings.epochs:

@@ -32,6 +32,7 @@ from xmclab.api import Dataset
 from xmclab.config import Config, resolve
 from xmclab.errors import Problem, StorageError
 from xmclab.plugins import Registry
+from xmclab.recipes import MADE_WITH
 from xmclab.train.model import Model
 
 CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.json", "encoder"
@@ -103,7 +104,10 @@ def environment(config: Config, data: Dataset, device: torch.device) -> dict[str
 
 
 def save_config(folder: Path, config: Config) -> None:
+    """Write the config as a recipe; plugin files, which a recipe cannot load, are named in its first line."""
     text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
+    if files := config.registry.files:
+        text = f"# {MADE_WITH}{' plugin='.join(files)}\n{text}"
     (folder / CONFIG).write_text(text, encoding="utf-8")
 
 
