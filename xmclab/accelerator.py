@@ -7,6 +7,7 @@ The same bit for bit where random draws or metrics are at stake, within rounding
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -36,6 +37,11 @@ def numba_works() -> bool:
     except ImportError:
         return False
     return True
+
+
+def numba_is_loaded() -> bool:
+    """Whether numba is there without waiting for it: for loops that are faster than numpy's however few the entries."""
+    return "numba" in sys.modules and numba_works()
 
 
 def jit(function: Function) -> Function:

@@ -10,6 +10,7 @@ It calls the network's own modules, so weights, gradients, hooks and adapters st
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from xmclab.accelerator import sublayers_for
+from xmclab.accelerator import numba_is_loaded, sublayers_for
 from xmclab.api import Ragged, Tokens
 
 Groups = tuple[tuple[int, int], ...]  # (texts, length) of the texts of each length, by ascending length
@@ -32,7 +33,7 @@ Half = Callable[[Tensor, Groups], Tensor]  # of a layer: x_TD to x_TD
 # Beyond this length a fused kernel beats plain products on a CPU.
 SHORT = 64
 # Tokens that pass through the network together on a CPU.
-BLOCK = 2048
+BLOCK = 4096
 # Without the greatest length as an argument, the jagged layout would ask the device for it.
 HAS_JAGGED = "max_seqlen" in inspect.signature(torch.nested.nested_tensor_from_jagged).parameters
 
@@ -145,20 +146,29 @@ def pack(tokens: Ragged, padding: int | None = None) -> Tokens:
     Args:
         padding: see `padding_position`.
     """
+    arrange = importlib.import_module("xmclab.encoders.pack_loops").arrange if numba_is_loaded() else _arrange
+    ids_T, position_T, offset_B, rank_B, counts = arrange(tokens, padding)
+    present = np.flatnonzero(counts)
+    return {
+        "ids_T": torch.from_numpy(ids_T),
+        "position_T": torch.from_numpy(position_T),
+        "offset_B": torch.from_numpy(offset_B),  # [B + 1]
+        "rank_B": torch.from_numpy(rank_B),  # place of each text of the chunk among the packed ones
+        "groups": tuple(zip(counts[present].tolist(), present.tolist(), strict=True)),
+    }
+
+
+def _arrange(tokens: Ragged, padding: int | None) -> tuple[NDArray[Any], ...]:
+    """Ids and positions by ascending length of the texts, their offsets, the texts' ranks, and how many have a length.
+
+    Of the same length, texts stay in their order.
+    """
     lengths_B = np.diff(tokens.offsets)
     order_B = np.argsort(lengths_B.astype(np.uint16), kind="stable")  # of small integers: a radix sort
     rank_B = np.empty_like(order_B)
     rank_B[order_B] = np.arange(len(order_B))
     packed = tokens.take(order_B)
-    counts = np.bincount(lengths_B)
-    present = np.flatnonzero(counts)
-    return {
-        "ids_T": torch.from_numpy(packed.ids),
-        "position_T": torch.from_numpy(_positions(packed, padding)),
-        "offset_B": torch.from_numpy(packed.offsets),  # [B + 1]
-        "rank_B": torch.from_numpy(rank_B),  # place of each text of the chunk among the packed ones
-        "groups": tuple(zip(counts[present].tolist(), present.tolist(), strict=True)),
-    }
+    return packed.ids, _positions(packed, padding), packed.offsets, rank_B, np.bincount(lengths_B)
 
 
 def _positions(tokens: Ragged, padding: int | None) -> NDArray[np.int32]:
@@ -259,7 +269,8 @@ def _embed(embeddings: Any, ids_T: Tensor, position_T: Tensor) -> Tensor:
         x_TD = x_TD + embeddings.token_type_embeddings.weight[0]
     x_TD = embeddings.LayerNorm(x_TD)
     if compiled := sublayers_for(x_TD):
-        return compiled.dropout(x_TD, embeddings.dropout)
+        dropped_TD: Tensor = compiled.dropout(x_TD, embeddings.dropout)
+        return dropped_TD
     embedded_TD: Tensor = embeddings.dropout(x_TD)
     return embedded_TD
 

@@ -3,9 +3,9 @@
 y = norm(x + drop(inner(x W1' + b1) W2' + b2))   with inner = attention within each text, or GELU
 
 Equal to torch's modules within rounding, but for dropout's draws: whether a place is dropped is a hash of a seed and
-the place, so that nothing is stored but the seed (which comes from torch's generator), the way back draws the same
-again, and neither threads nor blocks matter. Import it through `accelerator`, as this module loads numba. Matrices
-are float32 on the CPU; rows are cut into slices that fit the cache, always at the same places.
+the place, so that nothing is stored but the seed (which comes from torch's generator), and the way back draws the same
+again. Import it through `accelerator`, as this module loads numba. Matrices are float32 on the CPU; rows are cut into
+slices that fit the cache, always at the same places, so that sums do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -98,28 +98,27 @@ class Attention:
 
     def forward(self, u_TU: Tensor, bias_U: Tensor) -> Tensor:
         mixed_TD = u_TU.new_empty(len(u_TU), u_TU.shape[1] // 3)
-        arrays = self._by_head(u_TU, bias_U, mixed_TD)
-        in_threads(lambda cut: _attend(*cut, self.offset_B, self.longest, self.drop, *arrays), self._slices())
+        u, bias, mixed = self._by_head(u_TU, 3), self._by_head(bias_U, 3), self._by_head(mixed_TD)
+        in_threads(
+            lambda texts: _attend(*texts, self.offset_B, self.longest, self.drop, u, bias, mixed), self._slices()
+        )
         return mixed_TD
 
     def backward(self, grad_TA: Tensor, kept_TU: Tensor) -> tuple[Tensor, Tensor]:
-        du_TU = torch.empty_like(kept_TU)
         slices = self._slices()
-        sums_SU = torch.zeros(len(slices), du_TU.shape[1])
-        *arrays, sums = self._by_head(kept_TU, grad_TA, du_TU, sums_SU)
+        du_TU, sums_SU = torch.empty_like(kept_TU), kept_TU.new_zeros(len(slices), kept_TU.shape[1])
+        u, grad, du = self._by_head(kept_TU, 3), self._by_head(grad_TA), self._by_head(du_TU, 3)
+        sums = self._by_head(sums_SU, 3)
         in_threads(
-            lambda n: _attend_back(*slices[n], self.offset_B, self.longest, self.drop, *arrays, sums[n]),
+            lambda n: _attend_back(*slices[n], self.offset_B, self.longest, self.drop, u, grad, du, sums[n]),
             range(len(slices)),
         )
         return du_TU, sums_SU.sum(dim=0)
 
-    def _by_head(self, u_TU: Tensor, *others: Tensor) -> list[Floats]:
-        depth = u_TU.shape[1] // (3 * self.heads)
-        views = [
-            t.unflatten(-1, (3, self.heads, depth) if t.shape[-1] == u_TU.shape[1] else (self.heads, depth))
-            for t in (u_TU, *others)
-        ]
-        return _arrays(*views)
+    def _by_head(self, x: Tensor, *parts: int) -> Floats:
+        """With the last dimension by part (query, key, value), if it has those, and head."""
+        array: Floats = x.detach().unflatten(-1, (*parts, self.heads, -1)).numpy()
+        return array
 
 
 @dataclass(frozen=True)
@@ -240,16 +239,18 @@ class _Sublayer(torch.autograd.Function):
         x_TD, first_UD, second_DA, gain_D, u_TU, a_TA, normal_TD, spread_T = ctx.saved_tensors
         needs_x, needs_first, _, needs_second, *_ = ctx.needs_input_grad
         dx_TD, dh_TD = torch.empty_like(normal_TD), torch.empty_like(normal_TD)
-        arrays = _arrays(grad_TD.contiguous(), normal_TD, spread_T, gain_D, dx_TD, dh_TD)
+        grad, normal, spread, gain, dx, dh = _arrays(grad_TD.contiguous(), normal_TD, spread_T, gain_D, dx_TD, dh_TD)
         cuts = _cuts(*normal_TD.shape)
         sums_S3D = np.zeros((len(cuts), 3, normal_TD.shape[1]), np.float32)
-        in_threads(lambda n: _join_back(*cuts[n], ctx.drop, *arrays, sums_S3D[n]), range(len(cuts)))
+        in_threads(
+            lambda n: _join_back(*cuts[n], ctx.drop, grad, normal, spread, gain, dx, dh, sums_S3D[n]), range(len(cuts))
+        )
         bias_D, gain_grad_D, shift_D = torch.from_numpy(sums_S3D.sum(axis=0))
         second = dh_TD.T @ a_TA if needs_second else None
         du_TU, first_bias_U = ctx.inner.backward(dh_TD @ second_DA, u_TU)
         first = du_TU.T @ x_TD if needs_first else None
-        dx = dx_TD.addmm_(du_TU, first_UD) if needs_x else None
-        return dx, first, first_bias_U, second, bias_D, gain_grad_D, shift_D, None, None, None
+        total_TD = dx_TD.addmm_(du_TU, first_UD) if needs_x else None
+        return total_TD, first, first_bias_U, second, bias_D, gain_grad_D, shift_D, None, None, None
 
 
 def dropout(x_TD: Tensor, module: nn.Module) -> Tensor:
@@ -286,12 +287,12 @@ def _cuts(rows: int, columns: int) -> list[tuple[int, int]]:
 
 @scalar_jit
 def _keeps(place: np.uint32, drop: Drop) -> np.bool:
-    """Whether a place stays: a hash of it and of both halves of the seed, by two rounds of multiply and shift."""
+    """Whether a place stays: a hash of it and of both halves of the seed, by three rounds of shift and multiply."""
     h = u32(place * u32(0x9E3779B9) + drop.low)
-    h = u32((h ^ (h >> u32(16))) * u32(0x21F0AAAD))
-    h = u32((h ^ (h >> u32(15))) + drop.high)
-    h = u32(h * u32(0x735A2D97))
-    return u32(h ^ (h >> u32(15))) >= drop.below
+    h = u32((h ^ (h >> u32(17))) * u32(0xED5AD4BB) + drop.high)
+    h = u32((h ^ (h >> u32(11))) * u32(0xAC4C1B51))
+    h = u32((h ^ (h >> u32(15))) * u32(0x31848BAB))
+    return u32(h ^ (h >> u32(14))) >= drop.below
 
 
 @scalar_jit
@@ -409,7 +410,7 @@ def _join_back(
 
 
 @loop_jit
-def _weights(begin: int, end: int, u_T3HD: Floats, w: Floats) -> None:
+def _softmax(begin: int, end: int, u_T3HD: Floats, w: Floats) -> None:
     """Of one text: softmax over j of <q_i, k_j> / sqrt(d), by head, i and j, flat."""
     heads, depth = u_T3HD.shape[2], u_T3HD.shape[3]
     root = f32(1 / math.sqrt(depth))
@@ -460,7 +461,7 @@ def _attend(
                 for h in range(heads):
                     for e in range(depth):
                         u_T3HD[t, part, h, e] += bias_3HD[part, h, e]
-        _weights(begin, end, u_T3HD, w)
+        _softmax(begin, end, u_T3HD, w)
         place = begin * heads * longest
         for cell in range(heads * (end - begin) * (end - begin)):
             w[cell] = w[cell] * drop.scale if _keeps(u32(place + cell), drop) else f32(0)
@@ -494,7 +495,7 @@ def _attend_back(
     for text in range(start, stop):
         begin, end = offset_B[text], offset_B[text + 1]
         length = end - begin
-        _weights(begin, end, u_T3HD, w)
+        _softmax(begin, end, u_T3HD, w)
         cell = 0
         for h in range(heads):
             for i in range(begin, end):
