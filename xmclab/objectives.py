@@ -25,6 +25,7 @@ from xmclab.truth import Truth
 
 Direction = Literal["q2l", "l2q", "cells"]
 GetPart = Callable[[str, str], type]  # (kind, name) to the class of a part
+LABELS_AT_ONCE = 1536  # whose scores one product makes
 
 
 @dataclass(frozen=True)
@@ -249,8 +250,7 @@ class TermSum:
     def part(self, dtype: torch.dtype) -> Part:
         """What the closed form needs to know."""
         y_QM, place_E = self.truth.compact(dtype)
-        at = self.truth.row_E, place_E
-        target_E = self._targets(self.reduction.targets(y_QM)[at])
+        target_E = self._targets(self.reduction.targets(y_QM).reshape(-1).index_select(0, place_E))
         scale, by_label = self.factor / self.temperature, self.direction == "l2q"
         if isinstance(self.reduction, Ova):
             cells = self.truth.shape[0] * self.truth.shape[1] - len(self.truth.ignored_row_I)
@@ -258,10 +258,10 @@ class TermSum:
             pairs = Pairs(self.truth.row_E, self.truth.column_E, target_E, torch.full_like(target_E, weight))
             return Part(self.term.loss, by_label, pairs, scale, weight)
         w_QM = self.reduction.weights(y_QM)
-        weight_E = w_QM[at] / self.reduction.normaliser(w_QM)
+        weight_E = w_QM.reshape(-1).index_select(0, place_E) / self.reduction.normaliser(w_QM)
         if self.label_weight_P is not None:
             labels_E = self.truth.row_E if by_label else self.truth.column_E
-            weight_E = weight_E * self.label_weight_P[labels_E]
+            weight_E = weight_E * self.label_weight_P.index_select(0, labels_E)
         return Part(self.term.loss, by_label, Pairs(self.truth.row_E, self.truth.column_E, target_E, weight_E), scale)
 
 
@@ -361,10 +361,12 @@ class _OfVectors(torch.autograd.Function):
         for number, (temperature, group) in enumerate(_by_temperature(sums)):
 
             def fill(rows: slice, out_BP: Tensor, scale: float = 1 / temperature) -> None:
-                if out_BP.dtype == q_QD.dtype:
-                    torch.addmm(out_BP, q_QD[rows], z_PD.T, beta=0, alpha=scale, out=out_BP)
-                else:
-                    torch.mul(q_QD[rows] @ z_PD.T, scale, out=out_BP)
+                # In pieces, as a product holds a copy of the labels that it takes, in an order of its own.
+                for z_CD, out_BC in zip(z_PD.split(LABELS_AT_ONCE), out_BP.split(LABELS_AT_ONCE, dim=1), strict=True):
+                    if out_BP.dtype == q_QD.dtype:
+                        torch.addmm(out_BC, q_QD[rows], z_CD.T, beta=0, alpha=scale, out=out_BC)
+                    else:
+                        torch.mul(q_QD[rows] @ z_CD.T, scale, out=out_BC)
 
             values: list[Tensor] = []
             form = ClosedForm(fill, truth, [part.part(dtype) for part in group], dtype, bound / temperature)

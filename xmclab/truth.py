@@ -93,17 +93,17 @@ class Truth:
         return s_QP.index_put_(at, s_QP.new_full((), value)) if len(self.ignored_row_I) else s_QP
 
     def compact(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(y_QM, place_E): the targets of each row moved to its left end, and the column that each went to."""
-        place_E = self._place_E
+        """(y_QM, place_E): the targets of each row moved to its left end, and the cell of `y_QM` that each went to."""
         y_QM = torch.zeros(self.shape[0], self.most_per_row, dtype=dtype, device=self.row_E.device)
-        return y_QM.index_put_((self.row_E, place_E), self.target_E.to(dtype)), place_E
+        y_QM.view(-1).index_copy_(0, self._place_E, self.target_E.to(dtype))
+        return y_QM, self._place_E
 
     @cached_property
     def _place_E(self) -> Tensor:
-        """The number of each pair among those of its row: computed once for all terms and heads."""
+        """Row by row, each pair in the next cell of its row: computed once for all terms and heads."""
         order_E = self.row_E.argsort(stable=True)
         ones_E = torch.ones_like(self.row_E)
         count_Q = self.row_E.new_zeros(self.shape[0]).index_add_(0, self.row_E, ones_E)
         start_Q = count_Q.cumsum(0) - count_Q
         rank_E = torch.arange(len(self.row_E), device=self.row_E.device) - start_Q[self.row_E[order_E]]
-        return torch.empty_like(rank_E).index_copy_(0, order_E, rank_E)
+        return self.row_E * self.most_per_row + torch.empty_like(rank_E).index_copy_(0, order_E, rank_E)
