@@ -2,7 +2,7 @@
 
 A step is the value and the gradient of the scores, queries to labels, three positives to a query. Times are medians of
 interleaved rounds on two threads: compare them within a table. Memory is the growth of the peak resident size in a
-process of its own. Writes `results.md` beside this file.
+process of its own, after a smaller step. Writes `results.md` beside this file.
 """
 
 from __future__ import annotations
