@@ -2,13 +2,13 @@
 
 A step is the value and the gradient of the scores, queries to labels, three positives to a query. Times are medians of
 interleaved rounds on two threads: compare them within a table. Memory is the growth of the peak resident size in a
-process of its own. Writes `results.md` beside this file.
+process of its own, after a smaller step. Writes `results.md` beside this file.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
+import multiprocessing
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "speed"))
 
-from harness import THREADS, interleaved, peak_growth  # noqa: E402
+from harness import THREADS, growth, interleaved  # noqa: E402
 
 import xmclab  # noqa: E402
 import xmclab_pml  # noqa: E402
@@ -58,9 +58,16 @@ def times(queries: int, labels: int, repeats: int) -> dict[str, float]:
 
 
 def memory(loss: str, queries: int, labels: int) -> int:
-    """Bytes that a step needs at its peak."""
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE), os.environ.get("PYTHONPATH", "")])
-    return peak_growth("cost", "step", loss, queries, labels)
+    """Bytes that a step needs at its peak; 0 if its memory limit does not allow it."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(_growth, (loss, queries, labels))
+
+
+def _growth(loss: str, queries: int, labels: int) -> int:
+    try:
+        return growth(step(loss, queries, labels))
+    except MemoryLimitError:
+        return 0
 
 
 def report(seconds: list[dict[str, float]], bytes_: list[dict[str, int]]) -> str:
@@ -85,8 +92,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
+    torch.set_num_threads(1)  # a fork has no other threads
+    bytes_ = [{loss: memory(loss, *size) for loss in LOSSES} for size in SIZES]
     seconds = [times(*size, options.repeats) for size in SIZES]
-    bytes_ = [{loss: memory(loss, *size) for loss in time} for size, time in zip(SIZES, seconds, strict=True)]
     text = report(seconds, bytes_)
     (HERE / "results.md").write_text(text, encoding="utf-8")
     print(text)
