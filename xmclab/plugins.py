@@ -214,7 +214,7 @@ class Registry:
             return None
         for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
             if claim := foreign.get(type(frame.f_locals.get("self"))):
-                return _fault(claim.origin, f"{claim.kind} {claim.name!r}: {_exception_line(error)}")
+                return _fault(claim.origin, f"{claim.kind} {claim.name!r}: {exception_line(error)}")
         return None
 
     def _find(self, kind: str, name: str) -> Claim:

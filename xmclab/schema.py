@@ -88,6 +88,7 @@ class Settings:
     compile: bool = option(False, "run the encoder through torch.compile")
     deterministic: bool = option(True, "use torch's deterministic algorithms: the same numbers every time")
     profile: bool = option(False, "say at the end where the time of a step went")
+    keep_model: bool = option(True, "keep the trained weights in the run folder")
     data: DataSettings = field(default_factory=DataSettings)
     pool: PoolSettings = field(default_factory=PoolSettings)
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)

@@ -1,4 +1,5 @@
-"""The command line: `xmclab run`, `data`, `predict`, `eval`, `score`, `export`, `new`, `check`, `parts`, `recipes`.
+"""The command line: `xmclab run`, `data`, `predict`, `eval`, `score`, `export`, `bench`, `report`, `new`, `check`,
+`parts`, `recipes`.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 usage or config, 3 data, 4 plugin,
 5 diverged, 6 out of memory, 7 storage, 130 interrupted, 141 the reader of stdout went away.
@@ -16,8 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from xmclab import __version__
-from xmclab.cli import check, data, export, new, predict, score
-from xmclab.cli.common import Json, print_json, registry_with, without_plugins
+from xmclab.cli import bench, check, data, export, new, predict, score
 from xmclab.errors import XmclabError
 
 # The commands import what they need when they run: help answers without torch.
@@ -147,6 +147,8 @@ app.command()(score.score)
 app.command()(export.export)
 app.command()(new.new)
 app.command()(check.check)
+app.command()(bench.bench)
+app.command()(bench.report)
 
 
 @app.command()

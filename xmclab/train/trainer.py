@@ -43,6 +43,7 @@ class Trainer:
         self.device = pick_device(self.settings.device)
         self.autocast = autocast_for(self.device, self.settings.precision)
         self.profile = Profile(self.device, self.settings.profile)
+        self.seconds = 0.0  # of training so far, evaluations left out
 
         torch.manual_seed(self.keys.seed_for("parameters"))
         encoder = config.make("encoder")
@@ -85,6 +86,7 @@ class Trainer:
         step = 0
         view: View | None = None
         for epoch in range(self.settings.epochs):
+            epoch_started = time.perf_counter()
             if self._refresh_due(epoch):
                 display.note(f"epoch {epoch + 1}: refreshing clusters and negatives")
                 started = time.perf_counter()
@@ -102,6 +104,7 @@ class Trainer:
                     log(record)
                     display.step(record)
                 step += 1
+            self.seconds += time.perf_counter() - epoch_started
             after_epoch(epoch + 1)
         self.model.settle()
 
