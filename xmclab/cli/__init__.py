@@ -18,6 +18,7 @@ import typer
 
 from xmclab import __version__
 from xmclab.cli import bench, check, data, export, new, predict, score
+from xmclab.cli.common import Json, print_json, registry_with, without_plugins
 from xmclab.errors import XmclabError
 
 # The commands import what they need when they run: help answers without torch.
