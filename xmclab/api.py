@@ -257,6 +257,7 @@ class Reduction(ABC):
 
     needs: ClassVar[Literal["pool", "all"]] = "pool"  # candidates: the labels of the batch, or every label
     accepts: ClassVar[Literal["multiclass", "binary"]] = "multiclass"  # kind of loss that it reduces
+    adds_up_to: ClassVar[Literal["one", "targets", "cells", "anything"]] = "anything"  # the weights of an anchor
 
     def targets(self, y_QP: Tensor) -> Tensor:
         """The targets that the loss sees; the raw ones unless the reduction normalises them. 0 stays 0."""

@@ -452,23 +452,29 @@ def _import_target(target: str) -> Any:
 
 def _checked(claim: Claim, cls: Any) -> type[Any]:
     """The class, if it is a concrete dataclass of the claim's kind with usable options."""
+    if fault := fault_of_class(claim.kind, cls):
+        raise _fault(claim.origin, f"{claim.kind} {claim.name!r} {fault}")
+    checked: type[Any] = cls
+    return checked
+
+
+def fault_of_class(kind: str, cls: Any) -> str:
+    """Why this is no concrete dataclass of its kind with usable options; empty if it is."""
     from xmclab import api
     from xmclab.parts import options_of
 
-    base: type[Any] = getattr(api, claim.kind.capitalize())
-    what = f"{claim.kind} {claim.name!r}"
+    base: type[Any] = getattr(api, kind.capitalize())
     if not inspect.isclass(cls) or not issubclass(cls, base):
-        raise _fault(claim.origin, f"{what} must be a subclass of xmclab.api.{base.__name__}, not {cls!r}")
+        return f"must be a subclass of xmclab.api.{base.__name__}, not {cls!r}"
     if "__dataclass_fields__" not in vars(cls):
-        raise _fault(claim.origin, f"{what} must be a dataclass: decorate {cls.__name__} with @dataclass")
+        return f"must be a dataclass: decorate {cls.__name__} with @dataclass"
     if inspect.isabstract(cls):
-        missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
-        raise _fault(claim.origin, f"{what} lacks methods of its interface: {missing}")
+        return "lacks methods of its interface: " + ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
     try:
         options_of(cls)
     except PluginError as error:
-        raise _fault(claim.origin, f"{what}: {error}") from error
-    return cls
+        return f"cannot be configured: {error}"
+    return ""
 
 
 def _summary(cls: type[Any]) -> str:

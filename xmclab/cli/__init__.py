@@ -1,4 +1,4 @@
-"""The command line: `xmclab run`, `data`, `predict`, `eval`, `score`, `export`, `parts`, `recipes`.
+"""The command line: `xmclab run`, `data`, `predict`, `eval`, `score`, `export`, `check`, `parts`, `recipes`.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 usage or config, 3 data, 4 plugin,
 5 diverged, 6 out of memory, 7 storage, 130 interrupted, 141 the reader of stdout went away.
@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from xmclab import __version__
-from xmclab.cli import data, export, predict, score
+from xmclab.cli import check, data, export, predict, score
 from xmclab.cli.common import Json, print_json
 from xmclab.errors import XmclabError
 
@@ -139,6 +139,7 @@ app.command()(predict.predict)
 app.command("eval")(predict.evaluate)
 app.command()(score.score)
 app.command()(export.export)
+app.command()(check.check)
 
 
 @app.command()

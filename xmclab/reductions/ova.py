@@ -22,6 +22,7 @@ class Ova(Reduction):
 
     needs = "all"
     accepts = "binary"
+    adds_up_to = "cells"
 
     cells: Literal["mean", "sum"] = option("mean", "average the cells or add them up")
 

@@ -20,6 +20,7 @@ class Pal(Reduction):
     """Pick all labels: the sum over all positives, against all labels."""
 
     needs = "all"
+    adds_up_to = "targets"
 
     def weights(self, y_QP: Tensor) -> Tensor:
         return y_QP

@@ -22,6 +22,8 @@ from xmclab.api import Reduction
 class Pol(Reduction):
     """Pick one label: one positive per query, drawn at every step, against the pool."""
 
+    adds_up_to = "one"
+
     def weights(self, y_QP: Tensor) -> Tensor:
         # The first of exponential clocks with rates y rings at p with probability y_p / sum(y).
         clocks_QP = torch.empty_like(y_QP).exponential_() / y_QP

@@ -20,5 +20,7 @@ from xmclab.api import Reduction
 class Psl(Reduction):
     """Pick some labels: the mean over the positives in the pool, against the pool."""
 
+    adds_up_to = "one"
+
     def weights(self, y_QP: Tensor) -> Tensor:
         return y_QP / y_QP.sum(dim=1, keepdim=True).clamp(min=torch.finfo(y_QP.dtype).tiny)

@@ -1,0 +1,157 @@
+"""`xmclab check`: parts before the laws of their kinds."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from xmclab.cli.common import Json, note, print_json, registry_with
+from xmclab.errors import ConfigError, DataError, PluginError, Problem, XmclabError, did_you_mean
+from xmclab.hookspecs import KINDS
+
+if TYPE_CHECKING:
+    from xmclab.plugins import Registry
+    from xmclab.testing import Verdict
+
+PLUGIN = "plugin="
+EXAMPLE = "such as loss:ds, or 'loss:margin(margin=2)' with options"
+
+
+def check(
+    parts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KIND:NAME", help="Such as loss:ds or 'loss:margin(margin=2)'; and plugin=./file.py."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Check every part of every plugin.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Hold parts against the laws of their kinds: xmclab check loss:mine plugin=./mine.py"""
+    named = [part for part in parts or () if not part.startswith(PLUGIN)]
+    if bool(named) == every:
+        raise ConfigError(Problem("check", "give parts or --all, one of the two", EXAMPLE))
+    require_testing()
+    registry = registry_with([part.removeprefix(PLUGIN) for part in parts or () if part.startswith(PLUGIN)])
+    asked = [(kind, name) for kind in KINDS for name in registry.names(kind)] if every else []
+    asked += [_kind_and_rest(part) for part in named]
+    with contextlib.redirect_stdout(sys.stderr):  # whatever a part prints
+        results = [_examine(registry, kind, text, lenient=every) for kind, text in asked]
+    if as_json:
+        print_json([result.document() for result in results])
+    else:
+        for result in results:
+            result.show()
+    problems = [problem for result in results for problem in result.problems()]
+    if problems:
+        raise PluginError(*problems)
+
+
+def require_testing() -> None:
+    """Raise with the command to type if the laws cannot be imported."""
+    try:
+        import hypothesis  # noqa: F401
+    except ImportError as error:
+        hint = 'pip install "xmclab[testing]"'
+        raise ConfigError(Problem("check", "the laws need hypothesis, which is not installed", hint)) from error
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one part."""
+
+    part: str  # as asked for
+    verdicts: Sequence[Verdict]
+    unavailable: str = ""  # why it could not be checked here
+
+    @property
+    def broken(self) -> list[Verdict]:
+        return [verdict for verdict in self.verdicts if verdict.violation]
+
+    def problems(self) -> list[Problem]:
+        violations = [verdict.violation for verdict in self.broken if verdict.violation]
+        return [
+            Problem(self.part, f"breaks the law {violation.law.name!r}: {violation.seen.splitlines()[0]}")
+            for violation in violations
+        ]
+
+    def show(self) -> None:
+        """A line for the part, and a paragraph for each broken law."""
+        if self.unavailable:
+            print(f"{self.part}: not checked, {self.unavailable}")
+            return
+        waiting = [verdict for verdict in self.verdicts if verdict.state == "not checked"]
+        kept = len(self.verdicts) - len(self.broken) - len(waiting)
+        print(f"{self.part}: {'breaks' if self.broken else 'keeps'} the laws ({kept} of {len(self.verdicts)} hold)")
+        for verdict in self.broken:
+            print("\n".join(f"  {line}" for line in str(verdict.violation).splitlines()))
+        if waiting:
+            print(f"  not checked before that is mended: {', '.join(verdict.law.name for verdict in waiting)}")
+
+    def document(self) -> dict[str, Any]:
+        """The same in terms of JSON."""
+        laws = []
+        for verdict in self.verdicts:
+            entry: dict[str, Any] = {"law": verdict.law.name, "says": verdict.law.says, "state": verdict.state}
+            if verdict.violation:
+                entry |= {
+                    "seen": verdict.violation.seen,
+                    "example": verdict.violation.example,
+                    "fix": verdict.law.fix,
+                }
+            if verdict.because:
+                entry["because"] = list(verdict.because)
+            laws.append(entry)
+        kept = not self.broken and not self.unavailable
+        return {"part": self.part, "keeps": kept, "unavailable": self.unavailable or None, "laws": laws}
+
+
+def _kind_and_rest(text: str) -> tuple[str, str]:
+    """`loss:margin(margin=2)` to ("loss", "margin(margin=2)")."""
+    kind, colon, rest = text.partition(":")
+    if not colon or not rest:
+        raise ConfigError(Problem(text, "is no KIND:NAME", EXAMPLE))
+    if kind not in KINDS:
+        raise ConfigError(Problem(text, f"unknown kind of part {kind!r}", did_you_mean(kind, KINDS)))
+    return kind, rest
+
+
+def _name_and_options(text: str) -> tuple[str, dict[str, Any]]:
+    """`margin(margin=2)` to its name and options; a bare name is taken as it is."""
+    from xmclab.expr import parse_expression
+
+    if "(" not in text:
+        return text, {}
+    terms = parse_expression(text)
+    if len(terms) != 1 or terms[0].weight != 1 or terms[0].reduction is not None:
+        raise ConfigError(Problem(text, "is more than one part with its options", EXAMPLE))
+    return terms[0].name, dict(terms[0].options)
+
+
+def _examine(registry: Registry, kind: str, text: str, lenient: bool) -> Result:
+    """All verdicts on a part; `lenient`: what is missing here, such as a model's files, is no error."""
+    from xmclab.parts import read_options
+    from xmclab.testing import Examination, Subject, laws_of, refusal
+
+    name, options = _name_and_options(text)
+    label = f"{kind}:{text}"
+    try:
+        cls = registry.get(kind, name)
+    except PluginError as error:
+        return Result(label, refusal(kind, str(error)))
+    if problems := read_options(cls, options, lambda option: f"{label}.{option}")[1]:
+        raise ConfigError(*problems)
+    try:
+        return Result(label, Examination(Subject(kind, name, cls, options), laws_of(kind)).verdicts())
+    except DataError as error:
+        if not lenient:
+            raise
+        note(f"{label}: {error}")
+        return Result(label, (), _first_line(error))
+
+
+def _first_line(error: XmclabError) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,110 @@
+"""The conformance kit: what holds of a part of every kind, as tests.
+
+    from xmclab.testing import loss_contract
+    from my_loss import Mine
+
+    test_contract = loss_contract(Mine, margin=0.5)
+
+Each `*_contract` returns a pytest test with a case per law; `xmclab check loss:mine` prints the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from xmclab.hookspecs import KINDS
+from xmclab.testing.core import Broken, Examination, Law, Subject, Verdict, Violation
+from xmclab.testing.structure import structural_laws
+
+__all__ = [
+    "Broken",
+    "Examination",
+    "Law",
+    "Subject",
+    "Verdict",
+    "Violation",
+    "encoder_contract",
+    "head_contract",
+    "laws_of",
+    "loss_contract",
+    "miner_contract",
+    "reduction_contract",
+    "refusal",
+    "sampler_contract",
+]
+
+MODULES = {
+    "loss": "losses",
+    "reduction": "reductions",
+    "sampler": "samplers",
+    "miner": "miners",
+    "encoder": "encoders",
+    "head": "heads",
+}
+
+Test = Callable[..., None]
+
+
+def laws_of(kind: str) -> Sequence[Law]:
+    """The laws of a kind of part, in the order in which they are checked."""
+    assert kind in KINDS
+    if kind not in MODULES:
+        return structural_laws()
+    laws: Sequence[Law] = importlib.import_module(f"xmclab.testing.{MODULES[kind]}").LAWS
+    return laws
+
+
+def refusal(kind: str, reason: str) -> list[Verdict]:
+    """The verdicts on a class that the registry refuses: the first law is broken, and no other can be checked."""
+    first, *others = laws_of(kind)
+    verdicts = [Verdict(first, "broken", Violation(first, reason, ""))]
+    return verdicts + [Verdict(law, "not checked", because=(first.name,)) for law in others]
+
+
+def _contract(kind: str, cls: type[Any], options: dict[str, Any]) -> Test:
+    import pytest
+
+    laws = laws_of(kind)
+    examination = Examination(Subject(kind, cls.__name__, cls, options), laws)
+
+    @pytest.mark.parametrize("law", laws, ids=[law.name for law in laws])
+    def test_contract(law: Law) -> None:
+        verdict = examination.verdict(law)
+        if verdict.violation:
+            pytest.fail(f"{cls.__name__} breaks a law\n{verdict.violation}", pytrace=False)
+        if verdict.state == "not checked":
+            pytest.skip(f"it needs what is broken: {', '.join(verdict.because)}")
+
+    return test_contract
+
+
+def loss_contract(cls: type[Any], **options: Any) -> Test:
+    """A pytest test of the laws of a loss, made with these options."""
+    return _contract("loss", cls, options)
+
+
+def reduction_contract(cls: type[Any], **options: Any) -> Test:
+    """A pytest test of the laws of a reduction, made with these options."""
+    return _contract("reduction", cls, options)
+
+
+def sampler_contract(cls: type[Any], **options: Any) -> Test:
+    """A pytest test of the laws of a sampler, made with these options."""
+    return _contract("sampler", cls, options)
+
+
+def miner_contract(cls: type[Any], **options: Any) -> Test:
+    """A pytest test of the laws of a miner, made with these options."""
+    return _contract("miner", cls, options)
+
+
+def encoder_contract(cls: type[Any], **options: Any) -> Test:
+    """A pytest test of the laws of an encoder, made with these options."""
+    return _contract("encoder", cls, options)
+
+
+def head_contract(cls: type[Any], **options: Any) -> Test:
+    """A pytest test of the laws of a head, made with these options."""
+    return _contract("head", cls, options)
