@@ -1,7 +1,8 @@
 """Loops compiled by numba, where it is installed; the versions beside them in numpy or torch give the same numbers.
 
-The same bit for bit where random draws or metrics are at stake, within rounding where torch has its own exponentials
-(`fused`). Modules of compiled loops are imported at their first use, never at start-up.
+The same bit for bit where samples or metrics are at stake, within rounding where torch has its own exponentials
+(`fused`, `encoders.sublayers`; the latter draw dropout in their own way, as each kind of device does). Modules of
+compiled loops are imported at their first use, never at start-up.
 """
 
 from __future__ import annotations

@@ -4,8 +4,10 @@ pack       host: the texts of a chunk by length, one after the other, T = sum of
 token-wise embeddings, linear layers, norms and activations run on x_TD
 attention  within each text: texts of one length form a matrix (CPU), or a variable-length kernel takes all (CUDA)
 blocks     on a CPU, so many tokens at a time that what a layer hands to the next one is still in the cache
+compiled   on a CPU with numba, what is around the matrix products (`sublayers`)
 
-It calls the network's own modules, so weights, gradients, hooks and adapters stay where they are.
+It calls the network's own modules, or computes what they would, so weights, gradients, hooks and adapters stay where
+they are.
 """
 
 from __future__ import annotations
