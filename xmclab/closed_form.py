@@ -274,7 +274,10 @@ class _CompiledScores(_AnyScores):
 
     def weigh_with_softplus(self, s_RP: Tensor, rows: slice | None, softplus: float | None) -> Tensor:
         """Add `softplus` times the gradient of log(1 + exp s), and return its sum; no rows: nothing else competes."""
+        value: Tensor
         if rows is None:
-            return self.fused.softplus_to_grad_(s_RP, softplus)
-        of_rows, of_columns = (self.row_Q[rows], self.slope_Q[rows]), (self.column_P, self.slope_P)
-        return self.fused.weigh_(s_RP, *of_rows, *of_columns, self.near_Q[rows], softplus)
+            value = self.fused.softplus_to_grad_(s_RP, softplus)
+        else:
+            of_rows, of_columns = (self.row_Q[rows], self.slope_Q[rows]), (self.column_P, self.slope_P)
+            value = self.fused.weigh_(s_RP, *of_rows, *of_columns, self.near_Q[rows], softplus)
+        return value

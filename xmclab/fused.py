@@ -80,17 +80,15 @@ def weigh_(
     Returns:
         The sum of log(1 + exp s); 0 if none of it is asked for.
     """
-    s, near = s_BP.numpy(), near_B.numpy()
-    of_rows, of_columns = (
-        (_factor(log_sum, slope), log_sum, slope)
-        for log_sum, slope in ((log_sum_B.numpy(), slope_B.numpy()), (log_sum_P.numpy(), slope_P.numpy()))
-    )
+    s, near, log_sum, slope = s_BP.numpy(), near_B.numpy(), log_sum_B.numpy(), slope_B.numpy()
+    factor = _factor(log_sum, slope)
+    of_columns = _factor(log_sum_P.numpy(), slope_P.numpy()), log_sum_P.numpy(), slope_P.numpy()
 
     def weigh(cut: slice) -> float:
-        of_cut = s[cut], near[cut], *(of_row[cut] for of_row in of_rows)
+        of_rows = near[cut], factor[cut], log_sum[cut], slope[cut]
         if softplus is None:
-            return _weigh(*of_cut, *of_columns)
-        return _weigh_with_softplus(*of_cut, *of_columns, f32(softplus))
+            return _weigh(s[cut], *of_rows, *of_columns)
+        return _weigh_with_softplus(s[cut], *of_rows, *of_columns, f32(softplus))
 
     return torch.tensor(math.fsum(in_threads(weigh, _slices(*s.shape))), dtype=s_BP.dtype)
 
@@ -182,7 +180,7 @@ def _is_near(bits_P: NDArray[np.int32]) -> bool:
     largest = np.int32(0)
     for j in range(len(bits_P)):
         largest = max(largest, np.int32(0) if bits_P[j] == ABSENT else np.int32(bits_P[j] & np.int32(0x7FFFFFFF)))
-    return np.int32(largest).view(np.float32) <= NEAR
+    return bool(np.int32(largest).view(np.float32) <= NEAR)
 
 
 @loop_jit

@@ -103,6 +103,12 @@ class LabelBlocks:
         return replace(self, truth=truth, anchor_truth=anchor_truth)
 
 
+def _cells(row_E: Tensor, column_E: Tensor, columns: slice) -> Tensor:
+    """Cells of some columns of a matrix, counted row by row."""
+    cell_E: Tensor = row_E * (columns.stop - columns.start) + (column_E - columns.start)
+    return cell_E
+
+
 class _Streamed(ABC):
     """One term in one direction, summed over blocks; positives and ignored pairs are lists, other cells negatives."""
 
@@ -122,15 +128,12 @@ class _Streamed(ABC):
         """
 
     def _at(self, block: Block) -> Tensor:
-        """Cells of the positives in a block, counted row by row, as all cells are here."""
-        labels = block.labels
-        row_E, column_E = self.truth.row_E[block.pairs], self.truth.column_E[block.pairs]
-        return row_E * (labels.stop - labels.start) + column_E - labels.start
+        """Cells of the positives in a block."""
+        return _cells(self.truth.row_E[block.pairs], self.truth.column_E[block.pairs], block.labels)
 
     def _ignored_at(self, block: Block) -> Tensor:
-        labels = block.labels
-        row_I, column_I = self.truth.ignored_row_I[block.ignored], self.truth.ignored_column_I[block.ignored]
-        return row_I * (labels.stop - labels.start) + column_I - labels.start
+        of = self.truth
+        return _cells(of.ignored_row_I[block.ignored], of.ignored_column_I[block.ignored], block.labels)
 
     def _cut_out(self, x_AC: Tensor, at_E: Tensor, ignored_at_I: Tensor) -> Tensor:
         """The scores of the positives; leaves `x_AC` with the negatives."""
