@@ -1,4 +1,4 @@
-"""Parts that break a law, and the law that says so: files of `broken/` are plugins, their parts are named after laws."""
+"""Parts that break a law, and the law that says so: files of `broken/` are plugins whose parts are named after laws."""
 
 from __future__ import annotations
 
