@@ -132,19 +132,12 @@ def _name_and_options(text: str) -> tuple[str, dict[str, Any]]:
 
 def _examine(registry: Registry, kind: str, text: str, lenient: bool) -> Result:
     """All verdicts on a part; `lenient`: what is missing here, such as a model's files, is no error."""
-    from xmclab.parts import read_options
-    from xmclab.testing import Examination, Subject, laws_of, refusal
+    from xmclab.testing import examine
 
     name, options = _name_and_options(text)
     label = f"{kind}:{text}"
     try:
-        cls = registry.get(kind, name)
-    except PluginError as error:
-        return Result(label, refusal(kind, str(error)))
-    if problems := read_options(cls, options, lambda option: f"{label}.{option}")[1]:
-        raise ConfigError(*problems)
-    try:
-        return Result(label, Examination(Subject(kind, name, cls, options), laws_of(kind)).verdicts())
+        return Result(label, examine(registry, kind, name, options))
     except DataError as error:
         if not lenient:
             raise

@@ -77,6 +77,8 @@ class HuggingFace(Encoder):
             reason = str(error).strip().splitlines()[0]
             hint = "give a folder with config.json, tokenizer and weights, or a model name that is in the local cache"
             raise DataError(Problem(f"encoder.model={self.model}", reason, hint)) from error
+        if getattr(self.network, "pooler", None) is not None:
+            self.network.pooler.requires_grad_(False)  # pooling is done here: no text passes through it
         self.label_network = copy.deepcopy(self.network) if self.towers == "separate" else None
         self.packs = self.packing == "auto" and packed.knows(self.network)
         if self.packing == "auto" and not self.packs:

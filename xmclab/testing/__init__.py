@@ -11,10 +11,13 @@ Each `*_contract` returns a pytest test with a case per law; `xmclab check loss:
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from xmclab.errors import ConfigError, PluginError
 from xmclab.hookspecs import KINDS
+from xmclab.parts import read_options
+from xmclab.plugins import Registry
 from xmclab.testing.core import Broken, Examination, Law, Subject, Verdict, Violation
 from xmclab.testing.structure import structural_laws
 
@@ -26,12 +29,12 @@ __all__ = [
     "Verdict",
     "Violation",
     "encoder_contract",
+    "examine",
     "head_contract",
     "laws_of",
     "loss_contract",
     "miner_contract",
     "reduction_contract",
-    "refusal",
     "sampler_contract",
 ]
 
@@ -56,11 +59,22 @@ def laws_of(kind: str) -> Sequence[Law]:
     return laws
 
 
-def refusal(kind: str, reason: str) -> list[Verdict]:
-    """The verdicts on a class that the registry refuses: the first law is broken, and no other can be checked."""
-    first, *others = laws_of(kind)
-    verdicts = [Verdict(first, "broken", Violation(first, reason, ""))]
-    return verdicts + [Verdict(law, "not checked", because=(first.name,)) for law in others]
+def examine(registry: Registry, kind: str, name: str, options: Mapping[str, Any] | None = None) -> list[Verdict]:
+    """What comes of every law for a part that is found by its name.
+
+    Raises:
+        ConfigError: there is no such part, or it has no such options.
+        DataError: the part needs something that is not here, such as a model's files.
+    """
+    laws = laws_of(kind)
+    try:
+        cls = registry.get(kind, name)
+    except PluginError as error:  # the class is none, which is what the first law is about
+        verdicts = [Verdict(laws[0], "broken", Violation(laws[0], str(error), ""))]
+        return verdicts + [Verdict(law, "not checked", because=(laws[0].name,)) for law in laws[1:]]
+    if problems := read_options(cls, options or {}, lambda option: f"{kind}:{name}.{option}")[1]:
+        raise ConfigError(*problems)
+    return Examination(Subject(kind, name, cls, options or {}), laws).verdicts()
 
 
 def _contract(kind: str, cls: type[Any], options: dict[str, Any]) -> Test:

@@ -12,7 +12,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 import torch
 from hypothesis import HealthCheck, Verbosity, given, settings
-from hypothesis.strategies import SearchStrategy
+from hypothesis.strategies import DrawFn, SearchStrategy, binary
+from numpy.typing import NDArray
 from torch import Tensor
 
 from xmclab.errors import DataError
@@ -231,6 +232,11 @@ def shown(value: Any) -> str:
     return np.array2string(array, precision=4, separator=", ", threshold=SHOWN_NUMBERS, max_line_width=100)
 
 
+def numbers(draw: DrawFn, size: int) -> NDArray[np.uint8]:
+    """So many numbers from 0 to 255, in one draw: hypothesis takes its time for each."""
+    return np.frombuffer(draw(binary(min_size=size, max_size=size)), dtype=np.uint8)
+
+
 def named(**values: Any) -> str:
     """Values under their names, below each other."""
     lines = []
@@ -251,6 +257,11 @@ def check_close(seen: Tensor, expected: Tensor, what: str, rtol: float = 1e-7, a
         at = tuple(int(i) for i in np.unravel_index(int(gap.argmax()), tuple(gap.shape)))
         place = f" at {list(at)}" if at else ""
         raise Broken(f"{what}{place}: {float(seen[at]):.6g}, expected {float(expected[at]):.6g}")
+
+
+def identical(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, bit for bit; a NaN is equal to another."""
+    return torch.equal(one.isnan(), two.isnan()) and torch.equal(one.nan_to_num(), two.nan_to_num())
 
 
 def check_finite(values: Tensor, what: str) -> None:

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from hypothesis import strategies as st
 
 from xmclab.api import Keys, Miner, View
-from xmclab.testing.core import Broken, Subject, named
+from xmclab.testing.core import Broken, Subject, named, numbers
 from xmclab.testing.structure import OPTIONS, structural_laws
 
 if TYPE_CHECKING:
@@ -51,10 +51,8 @@ class Asked:
 @st.composite
 def questions(draw: st.DrawFn) -> Asked:
     queries, labels = draw(st.integers(1, 4)), draw(st.integers(1, 6))
-    excluded = draw(st.lists(st.integers(0, 2**labels - 1), min_size=queries, max_size=queries))
-    exclude = np.array([[bool(row >> label & 1) for label in range(labels)] for row in excluded])
     return Asked(
-        exclude,
+        (numbers(draw, queries * labels) % 2 == 1).reshape(queries, labels),
         np.array(draw(st.permutations(range(queries)))[: draw(st.integers(1, queries))], dtype=np.int64),
         n=draw(st.integers(1, 5)),
         depth=draw(st.integers(1, 6)),

@@ -1,0 +1,158 @@
+"""Heads that break a law each: a part is named after the law, with what is wrong behind two underscores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import scipy.sparse as sp
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import dropout, normalize
+
+from xmclab import hookimpl, option, part
+from xmclab.api import Head
+
+
+@dataclass(eq=False)
+class Rows(Head):
+    """What the others spoil: a linear map of queries, a trained row per label."""
+
+    labels_from = "table"
+
+    dim: int = option(4, "width of the vectors", ge=1)
+    temperature: float = option(0.1, "divides the inner product", gt=0)
+    lr: float = option(1e-2, "learning rate", gt=0)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def build(self, width: int, num_labels: int) -> None:
+        self.linear = nn.Linear(width, self.dim)
+        self.rows = nn.Parameter(torch.randn(num_labels, self.dim))
+
+    def queries(self, x_BD: Tensor) -> Tensor:
+        q_BD: Tensor = self.linear(x_BD)
+        return q_BD
+
+    def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
+        return self.rows[labels_P]
+
+
+@dataclass
+class Unhashable(Rows):
+    pass
+
+
+@dataclass(eq=False)
+class DefaultOutOfBounds(Rows):
+    dropout: float = option(1.0, "share of the projection dropped in training", lt=1)
+
+
+@dataclass(eq=False)
+class FromNowhere(Rows):
+    labels_from = "rows"  # type: ignore[assignment]
+
+
+@dataclass(eq=False)
+class TwoWidths(Rows):
+    def queries(self, x_BD: Tensor) -> Tensor:
+        return torch.cat([super().queries(x_BD), x_BD[:, :1]], dim=1)
+
+
+@dataclass(eq=False)
+class AlwaysDrops(Rows):
+    def queries(self, x_BD: Tensor) -> Tensor:
+        return dropout(super().queries(x_BD), 0.5)
+
+
+@dataclass(eq=False)
+class CentredQueries(Rows):
+    def queries(self, x_BD: Tensor) -> Tensor:
+        q_BD = super().queries(x_BD)
+        return q_BD - q_BD.mean(dim=0)
+
+
+@dataclass(eq=False)
+class RowsByPlace(Rows):
+    def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
+        return self.rows[: len(labels_P)]
+
+
+@dataclass(eq=False)
+class TextByPlace(Rows):
+    labels_from = "text"
+
+    def build(self, width: int, num_labels: int) -> None:
+        self.linear = nn.Linear(width, self.dim)
+
+    def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
+        assert x_PD is not None
+        return self.queries(x_PD) + torch.arange(len(labels_P)).unsqueeze(1)
+
+
+@dataclass(eq=False)
+class UnusedLayer(Rows):
+    def build(self, width: int, num_labels: int) -> None:
+        super().build(width, num_labels)
+        self.gate = nn.Linear(width, 1)
+
+
+@dataclass(eq=False)
+class DetachedRows(Rows):
+    def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
+        return super().labels(x_PD, labels_P).detach()
+
+
+@dataclass(eq=False)
+class DropsAfterNormalising(Rows):
+    @property
+    def score_bound(self) -> float:
+        return 1.0
+
+    def queries(self, x_BD: Tensor) -> Tensor:
+        return dropout(normalize(super().queries(x_BD), dim=1), 0.5, self.training)
+
+    def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
+        return normalize(super().labels(x_PD, labels_P), dim=1)
+
+
+@dataclass(eq=False)
+class ScaleOutsideTheState(Rows):
+    def build(self, width: int, num_labels: int) -> None:
+        super().build(width, num_labels)
+        self.scale = float(torch.rand(()))
+
+    def queries(self, x_BD: Tensor) -> Tensor:
+        return self.scale * super().queries(x_BD)
+
+
+@dataclass(eq=False)
+class MeansOfNone(Rows):
+    @property
+    def starts_from_texts(self) -> bool:
+        return True
+
+    @torch.no_grad()
+    def start(self, x_ND: Tensor, x_LD: Tensor, targets_NL: sp.csr_array) -> None:
+        positives_LN = torch.from_numpy(targets_NL.toarray()).T
+        self.rows.copy_(positives_LN @ self.linear(x_ND) / positives_LN.sum(dim=1, keepdim=True))
+
+
+@hookimpl
+def xmclab_parts() -> list[object]:
+    classes = {
+        "part__unhashable": Unhashable,
+        "options__default": DefaultOutOfBounds,
+        "builds__from_nowhere": FromNowhere,
+        "shape__widths": TwoWidths,
+        "repeatable__dropout": AlwaysDrops,
+        "query_chunks__centred": CentredQueries,
+        "label_rows__table": RowsByPlace,
+        "label_rows__text": TextByPlace,
+        "gradients__unused": UnusedLayer,
+        "gradients__detached": DetachedRows,
+        "bound__dropout": DropsAfterNormalising,
+        "state__scale": ScaleOutsideTheState,
+        "start__means_of_none": MeansOfNone,
+    }
+    return [part("head", name, cls) for name, cls in classes.items()]

@@ -1,0 +1,146 @@
+"""Miners that break a law each: a part is named after the law, with what is wrong behind two underscores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from xmclab import hookimpl, option, part
+from xmclab.api import Keys, Miner, View
+
+Ids = NDArray[np.int64]
+
+
+@dataclass
+class Uniform(Miner):
+    """What the others spoil: labels drawn from those that are allowed."""
+
+    def sample(self, rows_Q: Ids, n: int, exclude_NL: sp.csr_array, rng: np.random.Generator) -> Ids:
+        drawn = np.full((len(rows_Q), n), -1)
+        for place, row in enumerate(rows_Q):
+            allowed = self.allowed(exclude_NL, place, row)
+            labels = rng.permutation(allowed)[:n]
+            drawn[place, : len(labels)] = labels
+        return drawn
+
+    def allowed(self, exclude_NL: sp.csr_array, place: int, row: int) -> Ids:
+        return np.setdiff1d(np.arange(exclude_NL.shape[1]), exclude_NL[[row]].nonzero()[1])
+
+
+class NoDataclass(Uniform):
+    pass
+
+
+@dataclass
+class DefaultOutOfBounds(Uniform):
+    share: float = option(2.0, "of the labels", le=1)
+
+
+@dataclass
+class TooFewColumns(Uniform):
+    def sample(self, rows_Q: Ids, n: int, exclude_NL: sp.csr_array, rng: np.random.Generator) -> Ids:
+        return super().sample(rows_Q, min(n, exclude_NL.shape[1]), exclude_NL, rng)
+
+
+@dataclass
+class ShortIds(Uniform):
+    def sample(self, rows_Q: Ids, n: int, exclude_NL: sp.csr_array, rng: np.random.Generator) -> Ids:
+        return super().sample(rows_Q, n, exclude_NL, rng).astype(np.int32)  # type: ignore[return-value]
+
+
+@dataclass
+class NothingBeforeTheView(Uniform):
+    needs_view: ClassVar[bool] = True
+
+    def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
+        self.labels = np.arange(len(view.labels_LD))
+
+    def sample(self, rows_Q: Ids, n: int, exclude_NL: sp.csr_array, rng: np.random.Generator) -> Ids:
+        assert len(self.labels)
+        return super().sample(rows_Q, n, exclude_NL, rng)
+
+
+@dataclass
+class AnyLabel(Uniform):
+    def allowed(self, exclude_NL: sp.csr_array, place: int, row: int) -> Ids:
+        return np.arange(exclude_NL.shape[1])
+
+
+@dataclass
+class ByPlace(Uniform):
+    def allowed(self, exclude_NL: sp.csr_array, place: int, row: int) -> Ids:
+        ours = super().allowed(exclude_NL, place, row)
+        return ours if place == row else super().allowed(exclude_NL, place, place)
+
+
+@dataclass
+class WithReplacement(Uniform):
+    def sample(self, rows_Q: Ids, n: int, exclude_NL: sp.csr_array, rng: np.random.Generator) -> Ids:
+        drawn = super().sample(rows_Q, n, exclude_NL, rng)
+        for labels in drawn:
+            if (labels >= 0).any():
+                labels[:] = rng.choice(labels[labels >= 0], n)
+        return drawn
+
+
+@dataclass
+class MinesPositivesToo(Uniform):
+    """The nearest `depth` labels, of which the excluded ones are dropped afterwards."""
+
+    needs_view: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self.nearest: Ids | None = None
+
+    def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
+        self.nearest = np.argsort(-view.queries_ND @ view.labels_LD.T, axis=1)[:, :depth]
+
+    def allowed(self, exclude_NL: sp.csr_array, place: int, row: int) -> Ids:
+        if self.nearest is None:
+            return np.empty(0, dtype=np.int64)
+        return np.intersect1d(super().allowed(exclude_NL, place, row), self.nearest[row])
+
+
+@dataclass
+class OwnDraws(Uniform):
+    def sample(self, rows_Q: Ids, n: int, exclude_NL: sp.csr_array, rng: np.random.Generator) -> Ids:
+        return super().sample(rows_Q, n, exclude_NL, np.random.default_rng())
+
+
+@dataclass
+class SortsRows(Uniform):
+    def sample(self, rows_Q: Ids, n: int, exclude_NL: sp.csr_array, rng: np.random.Generator) -> Ids:
+        drawn = super().sample(rows_Q, n, exclude_NL, rng)
+        rows_Q.sort()
+        return drawn
+
+
+@dataclass
+class NormalisesTheView(Uniform):
+    needs_view: ClassVar[bool] = True
+
+    def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
+        view.labels_LD.__itruediv__(np.linalg.norm(view.labels_LD, axis=1, keepdims=True))
+
+
+@hookimpl
+def xmclab_parts() -> list[object]:
+    classes = {
+        "part__no_dataclass": NoDataclass,
+        "options__default": DefaultOutOfBounds,
+        "shape__columns": TooFewColumns,
+        "shape__type": ShortIds,
+        "shape__before_the_view": NothingBeforeTheView,
+        "allowed__anything": AnyLabel,
+        "allowed__by_place": ByPlace,
+        "enough__replacement": WithReplacement,
+        "enough__positives_mined": MinesPositivesToo,
+        "pure__own_draws": OwnDraws,
+        "unchanged__rows": SortsRows,
+        "unchanged__view": NormalisesTheView,
+    }
+    return [part("miner", name, cls) for name, cls in classes.items()]
