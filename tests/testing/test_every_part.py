@@ -28,6 +28,10 @@ VARIANTS = [
 ]
 
 
+# Laws that a part does not keep by its nature, and says so where it is documented.
+NOT_KEPT: dict[tuple[str, str], set[str]] = {}
+
+
 @pytest.fixture(scope="session")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny BERT for the encoder that needs a model."""
@@ -46,8 +50,9 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def assert_keeps_the_laws(kind: str, name: str, options: dict[str, object]) -> None:
     verdicts = examine(default_registry(), kind, name, options)
-    assert not [str(verdict.violation) for verdict in verdicts if verdict.violation]
-    assert all(verdict.state == "holds" for verdict in verdicts)
+    broken = {verdict.law.name: str(verdict.violation) for verdict in verdicts if verdict.violation}
+    assert broken.keys() == NOT_KEPT.get((kind, name), set()), "\n".join(broken.values())
+    assert all(set(verdict.because) <= broken.keys() for verdict in verdicts)
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY, ids=lambda value: value)
