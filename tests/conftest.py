@@ -8,7 +8,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import itertools
+import subprocess
 import sys
+import sysconfig
+import venv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +31,7 @@ from xmclab.train.run import run
 
 SMALL = ["data=tiny", "sampler.batch_size=512", "epochs=1", "evaluate.baselines=off"]
 BAG = ("encoder=bag", "encoder.dim=16")
+MODULES = itertools.count()  # numbers the modules of pretended plugins
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -112,3 +117,72 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         return caught.value.code, output.out, output.err
 
     return run_command
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Pretend that a distribution with one plugin is installed; returns its module's name."""
+    site = tmp_path / "site"
+    site.mkdir()
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
+
+    def add(source: str, distribution: str = "other-dist", version: str = "2.5", entry: str = "other") -> str:
+        module = f"plugin_under_test_{next(MODULES)}"
+        (site / f"{module}.py").write_text(source)
+        info = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(f"[xmclab]\n{entry} = {module}\n")
+        return module
+
+    return add
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment of its own, which takes what xmclab depends on from that of the tests."""
+
+    folder: Path
+
+    @property
+    def python(self) -> str:
+        return str(self.folder / "bin" / "python")
+
+    def run(self, *command: object, cwd: Path, exit_code: int = 0) -> tuple[str, str]:
+        """(stdout, stderr) of a command that must end with this code; `xmclab` is the installed script."""
+        program, *arguments = map(str, command)
+        found = self.folder / "bin" / program
+        theirs = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(
+            [str(found) if found.exists() else program, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            cwd=cwd,
+            env=theirs,
+        )
+        assert done.returncode == exit_code, done.stdout + done.stderr
+        return done.stdout, done.stderr
+
+    def install(self, *arguments: object) -> None:
+        """Let pip install something, offline and with what is needed to build it at hand."""
+        offline = ("--no-index", "--no-deps", "--no-build-isolation", "--quiet")
+        pip = (sys.executable, "-m", "pip", "--python", self.python)
+        self.run(*pip, "install", *offline, *arguments, cwd=self.folder)
+
+
+@pytest.fixture(scope="session")
+def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """An environment with the wheel of xmclab, and without this checkout."""
+    environment = Environment(tmp_path_factory.mktemp("clean"))
+    venv.create(environment.folder, symlinks=True)
+    site = sysconfig.get_path("purelib", vars={"base": str(environment.folder)})
+    # Of a folder that is named here the .pth files are not followed, so not the one of an editable xmclab either.
+    dependencies = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
+    Path(site, "dependencies.pth").write_text("\n".join(dependencies))
+    environment.install(Path(__file__).parents[1])
+    where = "import xmclab, xmclab_ds; print(xmclab.__file__); print(xmclab_ds.__file__)"
+    files, _ = environment.run("python", "-c", where, cwd=environment.folder)
+    assert all(file.startswith(site) for file in files.splitlines()), files
+    return environment

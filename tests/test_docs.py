@@ -30,6 +30,8 @@ import torch
 from xmclab import cli, errors, hookspecs
 from xmclab.config import resolve
 from xmclab.errors import ConfigError, XmclabError
+from xmclab.expr import parse_expression
+from xmclab.objectives import check_terms
 from xmclab.plugins import default_registry
 
 ROOT = Path(__file__).parents[1]
@@ -182,11 +184,13 @@ def run_script(arguments: list[str]) -> int:
 
 
 def run_tests(arguments: list[str]) -> int:
-    """The test functions of a file, which take no arguments."""
+    """The test functions of a file, which take no arguments but those of one `parametrize`."""
     tests = [value for name, value in runpy.run_path(arguments[0]).items() if name.startswith("test_")]
     assert tests
     for test in tests:
-        test()
+        parameters = [mark.args for mark in getattr(test, "pytestmark", ())]
+        for case in [{name: value} for name, values in parameters for value in values] or [{}]:
+            test(**case)
     return 0
 
 
@@ -299,10 +303,40 @@ def test_the_table_of_symbols_has_every_number_of_the_recipe() -> None:
 def test_the_table_of_combinations_says_what_is_accepted() -> None:
     (_, *losses), rows = table("recipes.md", "combinations")
     assert {row[0] for row in rows} == set(default_registry().names("reduction"))
-    assert {term for loss in losses for term in loss.split("+")} == set(default_registry().names("loss"))
+    get = default_registry().get
     for reduction, *answers in rows:
-        for loss, answer in zip(losses, answers, strict=True):
+        said = dict(zip(losses, answers, strict=True))
+        for loss, answer in said.items():
             assert accepted([f"reduction={reduction}", f"loss={loss}"]) == (answer == "yes"), (reduction, loss)
+        for name in our_losses():
+            like = "bce" if get("loss", name).kind == "binary" else "ds"
+            fine = not check_terms(parse_expression(name), reduction, get)
+            assert fine == (said[like] == "yes"), (reduction, name)
+
+
+def our_losses() -> list[str]:
+    """Those that are no other library's: its names have a dot."""
+    return [name for name in default_registry().names("loss") if "." not in name]
+
+
+def test_the_table_of_losses_has_every_loss_as_it_is() -> None:
+    rows = table("losses.md", "losses")[1]
+    assert {row[0] for row in rows} == set(our_losses())
+    for name, kind, _, options, closed_form, _, _ in rows:
+        loss = default_registry().get("loss", name)()
+        real = [f"{option}={default:g}" if isinstance(default, float) else f"{option}={default}"
+                for option, default in vars(loss).items() if option != "temperature"]  # fmt: skip
+        assert (kind.replace("-", ""), options, closed_form) == (
+            loss.kind, ", ".join(real), "yes" if loss.has_closed_form else "no"
+        )  # fmt: skip
+
+
+def test_every_loss_has_its_lines() -> None:
+    text = (ROOT / "docs" / "losses.md").read_text(encoding="utf-8")
+    explained = {
+        name for names in re.findall(r"\*\*((?:`\w+`(?:, )?)+)\*\*", text) for name in re.findall(r"\w+", names)
+    }
+    assert explained == set(our_losses())
 
 
 def accepted(overrides: list[str]) -> bool:
@@ -313,12 +347,11 @@ def accepted(overrides: list[str]) -> bool:
     return True
 
 
-def test_every_loss_and_reduction_has_its_formula() -> None:
+def test_every_reduction_has_its_formula() -> None:
     concepts = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
     rows = [line for line in concepts.splitlines() if line.startswith("| `")]
-    for kind in ("loss", "reduction"):
-        for name in default_registry().names(kind):
-            assert any(f"`{name}`" in row.split("|")[1] for row in rows), name
+    for name in default_registry().names("reduction"):
+        assert any(f"`{name}`" in row.split("|")[1] for row in rows), name
 
 
 def test_every_kind_of_part_is_named_where_parts_are_supplied() -> None:

@@ -1,23 +1,33 @@
-"""Every example runs and does what it says."""
+"""Every example runs and does what it says; those that are distributions do so installed from their wheels."""
 
 from __future__ import annotations
 
-import importlib
+import json
 import runpy
-import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from xmclab.config import resolve
-from xmclab.hookspecs import PartRef
+from xmclab.hookspecs import API_VERSION
 from xmclab.plugins import default_registry
 from xmclab.train.run import run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-PLUGIN = EXAMPLES / "plugin_minimal"
-COVERED = {"own_training_loop.py", "plugin_minimal"}
+COVERED = {"own_training_loop.py", "plugin_minimal", "plugin_sampler"}
+SMALL = ["data=tiny", "epochs=1", "evaluate.baselines=off", "encoder.chars_from=0", "sampler.batch_size=512"]
+LATER = f"""
+import xmclab
+
+xmclab_api = {API_VERSION + 1}
+
+@xmclab.hookimpl
+def xmclab_something_new():
+    return []
+"""
+TOO_NEW = f"built for version {API_VERSION + 1} of the plugin interface, this xmclab has version {API_VERSION}"
 
 
 def test_every_example_is_covered_here() -> None:
@@ -32,19 +42,46 @@ def test_own_training_loop_learns(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_minimal_plugin_trains_as_a_file(tmp_path: Path) -> None:
-    overrides = ["recipe=depsl", "data=tiny", "epochs=1", "evaluate.baselines=off", "encoder.chars_from=0"]
-    margin = [f"plugin={PLUGIN / 'xmclab_margin.py'}", "loss.de=margin", "loss.de.margin.margin=0.5"]
-    config = resolve([*overrides, *margin], default_registry())
+    margin = [f"plugin={EXAMPLES / 'plugin_minimal' / 'xmclab_margin.py'}", "loss.de=margin"]
+    config = resolve(["recipe=depsl", *SMALL, *margin, "loss.de.margin.margin=0.5"], default_registry())
     result = run(config, config.registry, tmp_path / "run", Console(quiet=True))
     assert list(result.metrics) == ["de"]
     assert '"de/margin/q2l"' in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
-def test_the_minimal_plugin_has_an_entry_point_that_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    project = tomllib.loads((PLUGIN / "pyproject.toml").read_text())
-    modules = project["project"]["entry-points"]["xmclab"].values()
-    assert list(modules) == project["tool"]["setuptools"]["py-modules"]
-    monkeypatch.syspath_prepend(PLUGIN)
-    parts = [ref for module in modules for ref in importlib.import_module(module).xmclab_parts()]
-    assert [(ref.kind, ref.name) for ref in parts] == [("loss", "margin")]
-    assert all(isinstance(ref, PartRef) for ref in parts)
+@pytest.fixture(scope="module")
+def installed(clean_environment: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The example distributions beside xmclab, and one that was built for a later version of its interface."""
+    later = tmp_path_factory.mktemp("later")
+    project = (EXAMPLES / "plugin_minimal" / "pyproject.toml").read_text().replace("margin", "later")
+    (later / "pyproject.toml").write_text(project)
+    (later / "xmclab_later.py").write_text(LATER)
+    clean_environment.install(EXAMPLES / "plugin_minimal", EXAMPLES / "plugin_sampler", later)
+    return clean_environment
+
+
+def test_a_loss_of_another_distribution_trains(installed: Any, tmp_path: Path) -> None:
+    out, err = installed.run("xmclab", "run", "recipe=depsl", *SMALL, "loss.de=margin", "--json", cwd=tmp_path)
+    document = json.loads(out)
+    assert document["config"]["loss"]["de"]["expression"] == "margin"
+    assert document["metrics"]["de"]["P@1"] > 0
+    assert '"de/margin/q2l"' in (tmp_path / document["out"] / "metrics.jsonl").read_text()
+    assert f"warning: plugin later: left out, xmclab-later 0.1 (plugin later) is broken: {TOO_NEW}" in err.splitlines()
+
+
+def test_a_sampler_and_a_recipe_of_another_distribution_train(installed: Any, tmp_path: Path) -> None:
+    arguments = [*SMALL[:-1], "epochs=2", "sampler.batch_size=64"]
+    out, _ = installed.run("xmclab", "run", "recipe=unidec_slices", *arguments, "--json", cwd=tmp_path)
+    document = json.loads(out)
+    assert document["config"]["sampler"] == {"name": "slices", "batch_size": 64, "slices": 4}
+    records = [json.loads(line) for line in (tmp_path / document["out"] / "metrics.jsonl").read_text().splitlines()]
+    assert [record["epoch"] for record in records if record["event"] == "refresh"] == [1]
+
+
+def test_the_parts_of_the_examples_keep_the_laws_of_their_kinds(installed: Any, tmp_path: Path) -> None:
+    installed.run("xmclab", "check", "loss:margin", "sampler:slices", cwd=tmp_path)
+
+
+def test_a_plugin_for_another_version_of_the_interface_is_refused(installed: Any, tmp_path: Path) -> None:
+    _, err = installed.run("xmclab", "run", "loss.de=later", "data=tiny", cwd=tmp_path, exit_code=4)
+    assert TOO_NEW in err.splitlines()[-1]

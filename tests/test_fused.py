@@ -15,7 +15,7 @@ from xmclab import accelerator, closed_form, fused, objectives
 from xmclab.truth import Truth
 
 INF = math.inf
-SCORES = {"near": 5.0, "at the limit": 13.0, "far apart": 300.0, "huge": 1e30}
+SCORES = {"near": 5.0, "rows of either kind": 25.0, "far apart": 300.0, "huge": 1e30}
 
 
 @pytest.fixture(autouse=True)
@@ -39,24 +39,36 @@ def scores(spread: float) -> Tensor:
 @pytest.mark.parametrize("spread", SCORES.values(), ids=SCORES)
 def test_log_sums(spread: float) -> None:
     s_BP = scores(spread)
-    found = fused.log_sums(s_BP)
+    *found, near_B = fused.log_sums(s_BP)
+    assert near_B.tolist() == [bool((row_P[row_P > -INF].abs() <= 60).all()) for row_P in s_BP]
     for log_sum, dim in zip(found, (1, 0), strict=True):
         torch.testing.assert_close(log_sum, s_BP.double().logsumexp(dim=dim).float(), rtol=1e-6, atol=1e-6)
 
 
+def test_there_are_rows_of_either_kind() -> None:
+    assert len(fused.log_sums(scores(SCORES["rows of either kind"]))[2].unique()) == 2
+
+
 @pytest.mark.parametrize("spread", SCORES.values(), ids=SCORES)
-def test_weights_of_both_directions(spread: float) -> None:
+@pytest.mark.parametrize("weight", [None, 0.0, 0.3])
+def test_weights_of_both_directions(spread: float, weight: float | None) -> None:
+    """And the slope of log(1 + exp s) beside them, with its sum."""
     s_BP = scores(spread)
     log_sum_B, log_sum_P = (s_BP.double().logsumexp(dim=dim) for dim in (1, 0))
     slope_B, slope_P = (0.1 + torch.rand(n, dtype=torch.float64) for n in s_BP.shape)
     expected = slope_B[:, None] * (s_BP - log_sum_B[:, None]).exp() + slope_P * (s_BP - log_sum_P).exp()
     slope_B[5] = slope_P[7] = 0  # no negatives, no slope
     slope_B[9:12] = 0
-    found = s_BP.clone()
-    fused.weigh_(found, log_sum_B.float(), slope_B.float(), log_sum_P.float(), slope_P.float())
+    expected = expected.nan_to_num(0) + (weight or 0) * s_BP.double().sigmoid()
+    found, near_B = s_BP.clone(), fused.log_sums(s_BP)[2]
+    value = fused.weigh_(
+        found, log_sum_B.float(), slope_B.float(), log_sum_P.float(), slope_P.float(), near_B, softplus=weight
+    )
     # An error of the log-sum-exp in the last digit of a large number is one of the exponential.
     off = 4e-7 * max(1.0, float(log_sum_P[log_sum_P.isfinite()].abs().max()))
-    torch.testing.assert_close(found.double(), expected.nan_to_num(0), rtol=min(off, 1), atol=1e-7)
+    torch.testing.assert_close(found.double(), expected, rtol=min(off, 1), atol=1e-7)
+    sum_of_cells = softplus(s_BP.double(), threshold=50).sum() if weight is not None else torch.zeros(())
+    torch.testing.assert_close(value.double(), sum_of_cells.double(), rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("spread", SCORES.values(), ids=SCORES)
@@ -98,7 +110,7 @@ def test_exponentials_and_logarithms_to_the_last_digits() -> None:
 def test_what_is_not_finite_is_not_hidden(bad: float) -> None:
     s_BP = scores(5.0)
     s_BP[3, 4] = bad
-    log_sum_B, log_sum_P = fused.log_sums(s_BP)
+    log_sum_B, log_sum_P, _ = fused.log_sums(s_BP)
     assert not log_sum_B[3] < INF
     assert not log_sum_P[4] < INF
     assert log_sum_B[0] < INF

@@ -46,6 +46,15 @@ def test_a_temperature_is_the_losss_own_else_the_objectives_else_one(batch):
     torch.testing.assert_close(found, expected)
 
 
+def test_a_loss_may_come_from_a_file(batch, tmp_path):
+    file = tmp_path / "mine.py"
+    hook = "import xmclab\n@xmclab.hookimpl\ndef xmclab_parts(): "
+    file.write_text(hook + "return [xmclab.part('loss', 'mine', 'xmclab_ds.loss:DecoupledSoftmax')]")
+    torch.testing.assert_close(xmclab.objective("mine", plugin=file)(*batch), xmclab.objective("ds")(*batch))
+    with pytest.raises(ConfigError, match="mine"):
+        xmclab.objective("mine")
+
+
 def test_symmetric_is_the_mean_of_both_directions_and_bce_has_none(batch):
     s_QP, y_QP = batch
     ds, bce = xmclab.objective("ds"), xmclab.objective("bce")

@@ -36,7 +36,7 @@ def test_compact_rows_hold_the_targets_of_each_row_from_the_left(seed: int) -> N
     y_QP, ignore_QP = matrices(seed)
     for truth in (Truth.of_matrix(y_QP, ignore_QP), Truth.of_matrix(y_QP, ignore_QP).transposed):
         y_QM, place_E = truth.compact(torch.float32)
-        assert torch.equal(y_QM[truth.row_E, place_E], truth.target_E)
+        assert torch.equal(y_QM.view(-1)[place_E], truth.target_E)
         for full, short in zip(truth.matrix(torch.float32), y_QM, strict=True):
             assert short[: (full > 0).sum()].tolist() == full[full > 0].tolist()
             assert not short[(full > 0).sum() :].any()

@@ -8,14 +8,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from xmclab.hookspecs import API_VERSION, hookimpl, part
+from xmclab.hookspecs import API_VERSION, PartRef, hookimpl, part
 from xmclab.options import option
 
 if TYPE_CHECKING:
     from xmclab.objectives import Objective, objective
 
 __version__ = "0.1.0"
-__all__ = ["API_VERSION", "Objective", "__version__", "hookimpl", "objective", "option", "part"]
+__all__ = ["API_VERSION", "Objective", "PartRef", "__version__", "hookimpl", "objective", "option", "part"]
 
 _LAZY = {"objective": "xmclab.objectives", "Objective": "xmclab.objectives", "api": "xmclab.api"}
 

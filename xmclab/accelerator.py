@@ -1,12 +1,14 @@
 """Loops compiled by numba, where it is installed; the versions beside them in numpy or torch give the same numbers.
 
-The same bit for bit where random draws or metrics are at stake, within rounding where torch has its own exponentials
-(`fused`). Modules of compiled loops are imported at their first use, never at start-up.
+The same bit for bit where samples or metrics are at stake, within rounding where torch has its own exponentials
+(`fused`, `encoders.sublayers`; the latter draw dropout in their own way, as each kind of device does). Modules of
+compiled loops are imported at their first use, never at start-up.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -36,6 +38,11 @@ def numba_works() -> bool:
     except ImportError:
         return False
     return True
+
+
+def numba_is_loaded() -> bool:
+    """Whether numba is there without waiting for it: for loops that are faster than numpy's however few the entries."""
+    return "numba" in sys.modules and numba_works()
 
 
 def jit(function: Function) -> Function:
@@ -78,5 +85,16 @@ def fused_for(x: Tensor, cells: int | None = None) -> ModuleType | None:
     Args:
         cells: of a matrix to be made of this one, if that is meant.
     """
+    return importlib.import_module("xmclab.fused") if _for_loops(x, cells or x.numel()) else None
+
+
+def sublayers_for(x: Tensor) -> ModuleType | None:
+    """The compiled layers of networks, `xmclab.encoders.sublayers`, if these are activations for them."""
+    if not _for_loops(x, x.numel()) or importlib.import_module("torch").is_autocast_enabled("cpu"):
+        return None
+    return importlib.import_module("xmclab.encoders.sublayers")
+
+
+def _for_loops(x: Tensor, cells: int) -> bool:
     of_ours = x.device.type == "cpu" and x.dtype.itemsize == 4 and x.is_floating_point() and x.is_contiguous()
-    return importlib.import_module("xmclab.fused") if of_ours and accelerated(cells or x.numel()) else None
+    return of_ours and accelerated(cells)

@@ -181,6 +181,7 @@ class Loss(ABC):
     """
 
     kind: ClassVar[Literal["multiclass", "binary"]]
+    targets: ClassVar[Literal["relevance", "inverse_propensity"]] = "relevance"  # or y / propensity of the label
 
     temperature: float | None = option(None, "divides the scores; unset: the head's (or objective's) own", gt=0)
 
@@ -205,8 +206,12 @@ class Loss(ABC):
     @property
     def has_closed_form(self) -> bool:
         """Whether the method is defined, and not for the `terms` of a parent that a subclass replaced."""
-        definers = [cls for cls in type(self).__mro__ if {"terms", self.closed_form} & vars(cls).keys()]
-        return self.closed_form in vars(definers[0]) and definers[0] not in (MultiClassLoss, BinaryLoss)
+        return self.defines(self.closed_form)
+
+    def defines(self, method: str) -> bool:
+        """Whether an optional method is defined for the `terms` of this loss."""
+        definers = [cls for cls in type(self).__mro__ if {"terms", method} & vars(cls).keys()]
+        return method in vars(definers[0]) and definers[0] not in (MultiClassLoss, BinaryLoss)
 
 
 @dataclass
@@ -248,6 +253,10 @@ class BinaryLoss(Loss):
     def of_negative_odds(self, e_QP: Tensor) -> tuple[Tensor, Tensor]:
         """The same from the exponentials of the scores, which are kept; override it if that is faster."""
         return self.of_negatives(e_QP.log())
+
+    def of_pairs(self, s_E: Tensor, y_E: Tensor, weight_E: Tensor) -> tuple[Tensor, Tensor]:
+        """Optional, in place of autograd: the sum of `terms` over pairs by their weights, and its gradient."""
+        raise NotImplementedError(f"{type(self).__name__} has no closed form of pairs")
 
 
 @dataclass

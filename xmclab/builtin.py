@@ -35,6 +35,8 @@ def xmclab_parts() -> list[PartRef]:
         part("reader", "pecos", "xmclab.data.pecos:Pecos"),
         part("reader", "table", "xmclab.data.table:Table"),
         part("tracker", "jsonl", "xmclab.train.trackers:JsonLines"),
+        part("tracker", "tensorboard", "xmclab.train.trackers:TensorBoard"),
+        part("tracker", "mlflow", "xmclab.train.trackers:MlFlow"),
     ]
 
 

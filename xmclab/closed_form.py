@@ -8,8 +8,8 @@ Positives and ignored pairs are short lists, so that the matrix is left with the
     G_E   = df/ds_E                                     on the positives
 
 Scores within known bounds need no shift: with a_i = df/dn_i / exp n_i, G = exp(s) * (a_i + b_j) takes one exponential
-for both directions and every loss. Compiled passes (`fused`) find out by themselves where one shift does. A matrix that
-is large is made anew, a block of rows at a time, in either pass: the sums of the columns must be known before the first
+for both directions and every loss. Compiled passes (`fused`) look at every row by themselves. A matrix that is
+large is made anew, a block of rows at a time, in either pass: the sums of the columns must be known before the first
 gradient.
 """
 
@@ -25,11 +25,12 @@ from torch import Tensor
 
 from xmclab.accelerator import fused_for
 from xmclab.api import BinaryLoss, Loss, MultiClassLoss, Pairs
+from xmclab.softmax import softplus_of_negatives
 from xmclab.truth import Truth
 
 MAX_EXPONENT = 60.0  # exp(+-60) and sums of 1e10 of them are normal float32 numbers
 CELLS_KEPT = 1 << 24  # a matrix up to this size is kept between the passes (64 MiB of float32)
-CELLS_OF_BLOCK = 1 << 21  # of a larger one, this much is in memory at a time
+CELLS_OF_BLOCK = 1 << 22  # of a larger one, this much is in memory at a time
 CELLS_OF_SLICE = 1 << 18  # element-wise work goes through the cache in slices of this size
 
 Fill = Callable[[slice, Tensor], object]  # (rows, out_BP): write the scores of these rows
@@ -59,36 +60,40 @@ class ClosedForm:
         self.binary = {index: part.loss for index, part in enumerate(parts) if isinstance(part.loss, BinaryLoss)}
         queries, labels = truth.shape
         self.rows = queries if queries * labels <= CELLS_KEPT else max(1, CELLS_OF_BLOCK // labels)
+        self.whole = self.rows == queries
         # The spare row takes what the lists say of other blocks.
         self.memory_BP = torch.empty(self.rows + 1, labels, dtype=dtype, device=truth.row_E.device)
         self.start = -1  # first row of the block in memory
         self.s_E = self.memory_BP.new_zeros(len(truth.row_E))
         self.negatives = _negatives(truth.shape, self.memory_BP, bound)
+        self.compiled = self.negatives if isinstance(self.negatives, _CompiledScores) else None
+        self.competing = any(isinstance(part.loss, MultiClassLoss) for part in parts)
+        self.softplus = {index for index, loss in self.binary.items() if self.compiled and _is_softplus(loss)}
+        self.others = [index for index in self.binary if index not in self.softplus]
 
     def gradients(self, values: list[Tensor]) -> Iterator[tuple[slice, Tensor]]:
         """(rows, G_BP) of every block, in memory that the next one overwrites; at the end appends the parts' values."""
         starts = range(0, self.truth.shape[0], self.rows)
-        competing = any(isinstance(part.loss, MultiClassLoss) for part in self.parts)
-        if competing:
+        if self.competing:
             for start in starts:
                 self.negatives.add(*self._load(start))
         of_cells = [self.s_E.new_zeros(()) for _ in self.parts]
         for start in starts:
             rows, s_BP = self._load(start)
-            if start == 0 or not competing:  # cells that stand alone need no scores but those of this block
+            if start == 0 or not self.competing:  # cells that stand alone need no scores but those of this block
                 of_pairs, gradient_E = self._lists()
             for at, s_RP in self._slices(rows, s_BP):
-                self._to_gradient(s_RP, at, competing, of_cells)
-            self.memory_BP.index_put_((self._places(self.truth.row_E), self.truth.column_E), gradient_E)
+                self._to_gradient(s_RP, at, of_cells)
+            self.memory_BP.view(-1).index_copy_(0, self.place_E, gradient_E)
             self.start = -1
             yield rows, s_BP
         values += [pairs + cells for pairs, cells in zip(of_pairs, of_cells, strict=True)]
 
     def _slices(self, rows: slice, s_BP: Tensor) -> Iterator[tuple[slice, Tensor]]:
         """A block in pieces for `_to_gradient`; compiled passes cut it themselves, but copies must be small."""
-        if not isinstance(self.negatives, _CompiledScores):
+        if not self.compiled:
             return _slices(rows, s_BP)
-        in_place = not self.binary or len(self.parts) == 1
+        in_place = not self.others or len(self.parts) == 1
         return _slices(rows, s_BP, s_BP.numel() if in_place else 2 * CELLS_OF_SLICE)
 
     def _load(self, start: int) -> tuple[slice, Tensor]:
@@ -98,18 +103,22 @@ class ClosedForm:
         if self.start != start:
             self.start = start
             self.fill(rows, s_BP)
-            truth, absent = self.truth, self.s_E.new_full((), -math.inf)
-            row_E = self._places(truth.row_E)
-            self.s_E = torch.where(row_E < self.rows, self.memory_BP[row_E, truth.column_E], self.s_E)
-            self.memory_BP.index_put_((row_E, truth.column_E), absent)
-            self.memory_BP.index_put_((self._places(truth.ignored_row_I), truth.ignored_column_I), absent)
+            truth, memory = self.truth, self.memory_BP.view(-1)
+            self.place_E = self._places(truth.row_E, truth.column_E)
+            s_E = memory.index_select(0, self.place_E)
+            self.s_E = s_E if self.whole else torch.where(self.place_E < s_BP.numel(), s_E, self.s_E)
+            memory.index_fill_(0, self.place_E, -math.inf)
+            if len(truth.ignored_row_I):
+                memory.index_fill_(0, self._places(truth.ignored_row_I, truth.ignored_column_I), -math.inf)
             self.negatives.prepare(s_BP)
         return rows, s_BP
 
-    def _places(self, row_E: Tensor) -> Tensor:
-        """Rows of the matrix to rows of the memory."""
-        place_E = row_E - self.start
-        return place_E.masked_fill_((place_E < 0) | (place_E >= self.rows), self.rows)
+    def _places(self, row_E: Tensor, column_E: Tensor) -> Tensor:
+        """Cells of the matrix to cells of the memory."""
+        if not self.whole:
+            row_E = row_E - self.start
+            row_E.masked_fill_((row_E < 0) | (row_E >= self.rows), self.rows)
+        return row_E * self.truth.shape[1] + column_E
 
     def _lists(self) -> tuple[list[Tensor], Tensor]:
         """The value of every part at its pairs, and the gradient there; slopes go to `self.negatives`."""
@@ -127,28 +136,41 @@ class ClosedForm:
         self.negatives.set_slopes(*slopes)
         return values, gradient_E
 
-    def _to_gradient(self, s_RP: Tensor, rows: slice, competing: bool, of_cells: list[Tensor]) -> None:
+    def _to_gradient(self, s_RP: Tensor, rows: slice, of_cells: list[Tensor]) -> None:
         """Overwrite scores with the gradient; adds to the values of binary parts."""
-        binary = []
-        for index, loss in self.binary.items():
-            part, keep = self.parts[index], competing or index < max(self.binary)
-            value, slope_RP = self.negatives.value_and_grad(loss, s_RP, keep)
+        in_place = bool(self.competing or self.softplus)  # what comes last and overwrites the scores
+        slopes = []
+        for index in self.others:
+            part, keep = self.parts[index], in_place or index != self.others[-1]
+            value, slope_RP = self.negatives.value_and_grad(self.binary[index], s_RP, keep)
             of_cells[index] = of_cells[index] + part.cell_weight * value
-            binary.append((slope_RP, part.scale * part.cell_weight))
-        if competing:
+            slopes.append((slope_RP, part.scale * part.cell_weight))
+        if self.compiled and self.softplus:
+            softplus = sum(self.parts[index].scale * self.parts[index].cell_weight for index in self.softplus)
+            value = self.compiled.weigh_with_softplus(s_RP, rows if self.competing else None, softplus)
+            for index in self.softplus:
+                of_cells[index] = of_cells[index] + self.parts[index].cell_weight * value
+        elif self.competing:
             self.negatives.weigh(s_RP, rows)
         else:
-            slope_RP, scale = binary.pop()
+            slope_RP, scale = slopes.pop()
             torch.mul(slope_RP, scale, out=s_RP)
-        for slope_RP, scale in binary:
+        for slope_RP, scale in slopes:
             s_RP.add_(slope_RP, alpha=scale)
 
 
+def _is_softplus(loss: BinaryLoss) -> bool:
+    return type(loss).of_negatives is softplus_of_negatives
+
+
 def sum_over_pairs(part: Part, s_E: Tensor) -> tuple[Tensor, Tensor]:
-    """The weighted sum of a binary loss over its pairs and the gradient: by autograd, as the list is short."""
+    """The weighted sum of a binary loss over its pairs and the gradient: by autograd of a short list, if it must be."""
+    loss, pairs = part.loss, part.pairs
+    if isinstance(loss, BinaryLoss) and loss.defines("of_pairs"):
+        return loss.of_pairs(s_E, pairs.target_E, pairs.weight_E)
     with torch.enable_grad():
         s_E = s_E.detach().requires_grad_()
-        value = (part.pairs.weight_E * part.loss.terms(s_E, part.pairs.target_E)).sum()
+        value = (pairs.weight_E * loss.terms(s_E, pairs.target_E)).sum()
         (slope_E,) = torch.autograd.grad(value, s_E)
     return value.detach(), slope_E
 
@@ -236,15 +258,26 @@ class _AnyScores:
 
 
 class _CompiledScores(_AnyScores):
-    """The same in compiled passes, with one exponential for both directions where scores are near each other."""
+    """The same in compiled passes, with one exponential for both directions where scores are near 0."""
 
     def __init__(self, shape: tuple[int, int], like: Tensor, fused: ModuleType) -> None:
         super().__init__(shape, like)
         self.fused = fused
+        self.near_Q = like.new_empty(shape[0], dtype=torch.bool)
 
     def add(self, rows: slice, s_BP: Tensor) -> None:
-        self.row_Q[rows], column_P = self.fused.log_sums(s_BP)
+        self.row_Q[rows], column_P, self.near_Q[rows] = self.fused.log_sums(s_BP)
         self.column_P = torch.logaddexp(self.column_P, column_P)
 
     def weigh(self, s_RP: Tensor, rows: slice) -> None:
-        self.fused.weigh_(s_RP, self.row_Q[rows], self.slope_Q[rows], self.column_P, self.slope_P)
+        self.weigh_with_softplus(s_RP, rows, None)
+
+    def weigh_with_softplus(self, s_RP: Tensor, rows: slice | None, softplus: float | None) -> Tensor:
+        """Add `softplus` times the gradient of log(1 + exp s), and return its sum; no rows: nothing else competes."""
+        value: Tensor
+        if rows is None:
+            value = self.fused.softplus_to_grad_(s_RP, softplus)
+        else:
+            of_rows, of_columns = (self.row_Q[rows], self.slope_Q[rows]), (self.column_P, self.slope_P)
+            value = self.fused.weigh_(s_RP, *of_rows, *of_columns, self.near_Q[rows], softplus)
+        return value

@@ -18,7 +18,7 @@ from xmclab.errors import ConfigError, PluginError, Problem, XmclabError, closes
 from xmclab.expr import TermSpec, parse_expression
 from xmclab.parts import Option, construct, make_part, options_of, read_options
 from xmclab.plugins import Registry
-from xmclab.recipes import Entry, is_file_name, recipe_layers
+from xmclab.recipes import MADE_WITH, Entry, is_file_name, recipe_layers, summary
 from xmclab.schema import EXPRESSIONS, HEADS, SHORTHANDS, SLOTS, Settings
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["ChosenLoss", "ChosenPart", "Config", "make_part", "resolve"]
 
 NONE = "none"
+SEVERAL = "+"  # between the parts of a slot that takes several
 CUSTOM = "custom"  # what a config without a recipe is called
 DATA = "data"  # short for the next
 DATA_SOURCE = "data.source"
@@ -41,6 +42,11 @@ class ChosenPart:
     name: str
     cls: type[Any]
     options: Mapping[str, Any]  # all of them, converted
+    others: tuple[ChosenPart, ...] = ()  # that share the slot, where it takes several
+
+    @property
+    def all(self) -> tuple[ChosenPart, ...]:
+        return (self, *self.others)
 
 
 @dataclass(frozen=True)
@@ -71,12 +77,16 @@ class Config:
     def choice(self, slot: str) -> str | None:
         """The name of the part in a slot, None if the slot is empty or of no use."""
         part = self.parts.get(slot)
-        return None if part is None else part.name
+        return None if part is None else SEVERAL.join(each.name for each in part.all)
 
     def make(self, slot: str) -> Any:
         """A new instance of the part in a slot, None if the slot is empty or of no use."""
+        return next(iter(self.make_all(slot).values()), None)
+
+    def make_all(self, slot: str) -> dict[str, Any]:
+        """New instances of all parts in a slot, by name."""
         part = self.parts.get(slot)
-        return None if part is None else construct(part.cls, part.options, slot)
+        return {} if part is None else {each.name: construct(each.cls, each.options, slot) for each in part.all}
 
     def objective(self, head: str) -> Objective:
         """What a head minimises, at the head's temperature."""
@@ -118,11 +128,11 @@ class Config:
 
     def _explain_parts(self) -> Iterable[tuple[str, Any, str]]:
         for slot, part in self.parts.items():
-            yield slot, NONE if part is None else part.name, self.sources.get(slot, "default")
-            if part is not None:
-                for name, option in options_of(part.cls).items():
-                    source = self.sources.get(f"{slot}.{name}", f"default of {part.name}")
-                    yield f"{slot}.{name}", option.dump(part.options[name]), source
+            yield slot, self.choice(slot) or NONE, self.sources.get(slot, "default")
+            for each in part.all if part else ():
+                for name, option in options_of(each.cls).items():
+                    source = self.sources.get(f"{slot}.{name}", f"default of {each.name}")
+                    yield f"{slot}.{name}", option.dump(each.options[name]), source
 
     def _explain_losses(self) -> Iterable[tuple[str, Any, str]]:
         for head, loss in self.losses.items():
@@ -149,7 +159,7 @@ class _Resolver:
         self.registry = registry
         self.problems: list[Problem] = []
         self.plugin_at_fault = False
-        self.recipe, self.recipe_missing = CUSTOM, False
+        self.recipe, self.recipe_missing, self.made_with = CUSTOM, False, ""
         self.settings: dict[str, Entry] = {}
         self.choices: dict[str, Entry] = {}  # of slots and expressions
         self.options: dict[str, dict[str, Entry]] = {place: {} for place in CHOICES}
@@ -181,6 +191,9 @@ class _Resolver:
         losses = {head: self._loss(head, parts.get(f"reduction.{head}")) for head in heads}
         self._report_unknown()
         if self.problems:
+            if self.made_with.startswith(MADE_WITH) and not self.registry.files:
+                hint = "a recipe loads no code: say plugin=FILE again"
+                self.problems.append(Problem("recipe", self.made_with, hint))
             kind = PluginError if self.plugin_at_fault else ConfigError
             raise kind(*dict.fromkeys(self.problems))
         return Config(settings, self.recipe, self.registry, parts, losses, self._sources())
@@ -206,6 +219,7 @@ class _Resolver:
     def _recipe_layers(self, entry: Entry) -> list[list[Entry]]:
         name = str(entry.value)
         self.recipe = Path(name).stem if is_file_name(name) else name
+        self.made_with = summary(Path(name)) if is_file_name(name) else ""
         try:
             return recipe_layers(name, self.registry)
         except XmclabError as error:
@@ -275,13 +289,19 @@ class _Resolver:
         return dataclasses.replace(defaults, **(tree | nested))
 
     def _part(self, slot: str) -> ChosenPart | None:
-        name, given = self._choice(slot), self.options[slot]
-        if name == NONE and SLOTS[slot].optional:
-            self.rejected += given.values()
+        choice = self._choice(slot)
+        if choice == NONE and SLOTS[slot].optional:
+            self.rejected += self.options[slot].values()
             return None
+        names = [name.strip() for name in choice.split(SEVERAL)] if SLOTS[slot].several else [choice]
+        found = [part for name in dict.fromkeys(names) if (part := self._one_part(slot, name))]
+        return dataclasses.replace(found[0], others=tuple(found[1:])) if found else None
+
+    def _one_part(self, slot: str, name: str) -> ChosenPart | None:
         found = self._find(slot, name)
         if found is None:
-            self.accepted |= {id(entry) for entry in given.values()}  # nobody knows the options of an unknown part
+            # Nobody knows the options of an unknown part.
+            self.accepted |= {id(entry) for entry in self.options[slot].values()}
             return None
         name, cls = found
         known = self._sort_out(slot, options_of(cls), self._explicit(slot))

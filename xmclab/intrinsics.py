@@ -23,6 +23,19 @@ def fma(_: Any, a: Any, b: Any, c: Any) -> Any:
     return a(a, b, c), lambda context, builder, signature, arguments: builder.fma(*arguments)
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def widened(_: Any, x: Any) -> Any:
+    """A number as it is, or the float32 whose upper half are the bits of an integer (bfloat16)."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        upper = builder.shl(builder.zext(arguments[0], ir.IntType(32)), ir.IntType(32)(16))
+        return builder.bitcast(upper, ir.FloatType())
+
+    if isinstance(x, types.Integer):
+        return types.float32(x), generate
+    return x(x), lambda context, builder, signature, arguments: arguments[0]
+
+
 @jit
 def ask_for(flat: NDArray[Any], start: int, end: int) -> None:
     """Have these numbers of a flat array come from memory, without waiting for them."""

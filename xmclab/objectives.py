@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -24,6 +25,7 @@ from xmclab.truth import Truth
 
 Direction = Literal["q2l", "l2q", "cells"]
 GetPart = Callable[[str, str], type]  # (kind, name) to the class of a part
+LABELS_AT_ONCE = 1536  # whose scores one product makes
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,11 @@ class Objective:
         """Whether the candidates must be all labels because a term's reduction needs them; all terms see them then."""
         return any(term.reduction.needs == "all" for term in self.terms)
 
+    @property
+    def needs_propensities(self) -> bool:
+        """Whether the truth must know the inverse propensities of the labels."""
+        return any(term.loss.targets == "inverse_propensity" for term in self.terms)
+
     def __call__(
         self,
         scores_QP: Tensor,
@@ -79,6 +86,7 @@ class Objective:
         *,
         ignore_QP: Tensor | None = None,
         label_weight_P: Tensor | None = None,
+        inverse_propensity_P: Tensor | None = None,
     ) -> Tensor:
         """The value to minimise, a scalar in float32 (float64 for float64 scores).
 
@@ -87,12 +95,15 @@ class Objective:
             positives_QP: bool, or real targets: 0 for a negative, > 0 for a positive.
             ignore_QP: bool, pairs that are neither positive nor negative: they are absent.
             label_weight_P: weights of the labels' pairs (such as inverse propensities).
+            inverse_propensity_P: of the labels, for losses made for missing labels (`pw_bce`, `unbiased_bce`).
         """
         _check_scores(scores_QP)
+        _check_labels("inverse propensities", inverse_propensity_P, scores_QP.shape)
         for name, mask in (("positives", positives_QP), ("ignore", ignore_QP)):
             if mask is not None and mask.shape != scores_QP.shape:
                 raise ValueError(f"{name} {tuple(mask.shape)} and scores {tuple(scores_QP.shape)} differ in shape")
-        return self.evaluate(scores_QP, Truth.of_matrix(positives_QP, ignore_QP), label_weight_P).total
+        truth = Truth.of_matrix(positives_QP, ignore_QP).with_propensities(inverse_propensity_P)
+        return self.evaluate(scores_QP, truth, label_weight_P).total
 
     def evaluate(
         self, scores_QP: Tensor, truth: Truth, label_weight_P: Tensor | None = None, bound: float = math.inf
@@ -105,7 +116,7 @@ class Objective:
             bound: of the absolute scores, if one is known: bounded scores need fewer exponentials.
         """
         _check_scores(scores_QP)
-        _check_weights(label_weight_P, scores_QP.shape)
+        _check_labels("label weights", label_weight_P, scores_QP.shape)
         s_QP = scores_QP if scores_QP.dtype == torch.float64 else scores_QP.float()
         if not s_QP.numel():
             return Evaluation(s_QP.sum(), [])
@@ -141,7 +152,7 @@ class Objective:
         """
         sums: list[TermSum] = []
         if len(q_QD) and len(z_PD):
-            _check_weights(label_weight_P, (len(q_QD), len(z_PD)))
+            _check_labels("label weights", label_weight_P, (len(q_QD), len(z_PD)))
             sums = self.sums(truth, label_weight_P, _reduced_in(q_QD.dtype))
         if not sums or not all(part.closed for part in sums):
             return self.evaluate(q_QD @ z_PD.T, truth, label_weight_P, bound)
@@ -158,6 +169,8 @@ class Objective:
         weight_P = None if label_weight_P is None else label_weight_P.to(dtype)
         sums = []
         for term in self.terms:
+            if term.loss.targets == "inverse_propensity" and truth.inverse_propensity_E is None:
+                raise ValueError(f"loss {term.name!r} needs the propensities of the labels: give inverse_propensity_P")
             temperature = term.loss.temperature or self.temperature or 1.0
             if term.loss.kind == "binary":
                 sums.append(TermSum(term, "cells", term.weight, temperature, truth, weight_P))
@@ -197,6 +210,13 @@ class TermSum:
         """The scores with anchors as rows."""
         return s_QP.T if self.direction == "l2q" else s_QP
 
+    def _targets(self, target_E: Tensor) -> Tensor:
+        """The targets of the pairs as the loss wants them."""
+        inverse_propensity_E = self.truth.inverse_propensity_E
+        if self.term.loss.targets == "relevance" or inverse_propensity_E is None:
+            return target_E
+        return target_E * inverse_propensity_E.to(target_E.dtype)
+
     def value(self, s_QP: Tensor) -> Tensor:
         """By autograd, from the loss of every pair."""
         s_QP = self._anchored(s_QP) / self.temperature
@@ -211,7 +231,11 @@ class TermSum:
             s_QP = s_QP.masked_fill(w_QP == 0, 0)  # a finite score keeps NaN out of the gradient
         else:
             s_QP = self.truth.hide_ignored(s_QP.clone(), -math.inf)
-        l_QP = self.term.loss.terms(s_QP, self.reduction.targets(y_QP))
+        t_QP = self.reduction.targets(y_QP)
+        if self.term.loss.targets != "relevance":
+            at = self.truth.row_E, self.truth.column_E
+            t_QP = t_QP.index_put(at, self._targets(t_QP[at]))
+        l_QP = self.term.loss.terms(s_QP, t_QP)
         if l_QP.shape != s_QP.shape:
             raise PluginError(
                 Problem(
@@ -226,8 +250,7 @@ class TermSum:
     def part(self, dtype: torch.dtype) -> Part:
         """What the closed form needs to know."""
         y_QM, place_E = self.truth.compact(dtype)
-        at = self.truth.row_E, place_E
-        target_E = self.reduction.targets(y_QM)[at]
+        target_E = self._targets(self.reduction.targets(y_QM).reshape(-1).index_select(0, place_E))
         scale, by_label = self.factor / self.temperature, self.direction == "l2q"
         if isinstance(self.reduction, Ova):
             cells = self.truth.shape[0] * self.truth.shape[1] - len(self.truth.ignored_row_I)
@@ -235,10 +258,10 @@ class TermSum:
             pairs = Pairs(self.truth.row_E, self.truth.column_E, target_E, torch.full_like(target_E, weight))
             return Part(self.term.loss, by_label, pairs, scale, weight)
         w_QM = self.reduction.weights(y_QM)
-        weight_E = w_QM[at] / self.reduction.normaliser(w_QM)
+        weight_E = w_QM.reshape(-1).index_select(0, place_E) / self.reduction.normaliser(w_QM)
         if self.label_weight_P is not None:
             labels_E = self.truth.row_E if by_label else self.truth.column_E
-            weight_E = weight_E * self.label_weight_P[labels_E]
+            weight_E = weight_E * self.label_weight_P.index_select(0, labels_E)
         return Part(self.term.loss, by_label, Pairs(self.truth.row_E, self.truth.column_E, target_E, weight_E), scale)
 
 
@@ -247,9 +270,9 @@ def _check_scores(scores_QP: Tensor) -> None:
         raise ValueError(f"scores are a float matrix, not {scores_QP.dtype} of {tuple(scores_QP.shape)}")
 
 
-def _check_weights(label_weight_P: Tensor | None, shape: Sequence[int]) -> None:
-    if label_weight_P is not None and label_weight_P.shape != tuple(shape[1:]):
-        raise ValueError(f"label weights {tuple(label_weight_P.shape)} are not one per label of {tuple(shape)}")
+def _check_labels(what: str, x_P: Tensor | None, shape: Sequence[int]) -> None:
+    if x_P is not None and x_P.shape != tuple(shape[1:]):
+        raise ValueError(f"{what} {tuple(x_P.shape)} are not one per label of {tuple(shape)}")
 
 
 def _reduced_in(dtype: torch.dtype) -> torch.dtype:
@@ -338,10 +361,12 @@ class _OfVectors(torch.autograd.Function):
         for number, (temperature, group) in enumerate(_by_temperature(sums)):
 
             def fill(rows: slice, out_BP: Tensor, scale: float = 1 / temperature) -> None:
-                if out_BP.dtype == q_QD.dtype:
-                    torch.addmm(out_BP, q_QD[rows], z_PD.T, beta=0, alpha=scale, out=out_BP)
-                else:
-                    torch.mul(q_QD[rows] @ z_PD.T, scale, out=out_BP)
+                # In pieces, as a product holds a copy of the labels that it takes, in an order of its own.
+                for z_CD, out_BC in zip(z_PD.split(LABELS_AT_ONCE), out_BP.split(LABELS_AT_ONCE, dim=1), strict=True):
+                    if out_BP.dtype == q_QD.dtype:
+                        torch.addmm(out_BC, q_QD[rows], z_CD.T, beta=0, alpha=scale, out=out_BC)
+                    else:
+                        torch.mul(q_QD[rows] @ z_CD.T, scale, out=out_BC)
 
             values: list[Tensor] = []
             form = ClosedForm(fill, truth, [part.part(dtype) for part in group], dtype, bound / temperature)
@@ -367,6 +392,7 @@ def objective(
     *,
     symmetric: bool = False,
     q2l_share: float | None = None,
+    plugin: str | Path | None = None,
 ) -> Objective:
     """An objective for any training loop, from the names of its parts.
 
@@ -381,11 +407,13 @@ def objective(
         temperature: divides the scores of the terms that set none.
         symmetric: the mean of query to label and label to query, in place of query to label only.
         q2l_share: the weight of query to label, when it is neither all nor half.
+        plugin: a Python file with parts of one's own.
     """
     if symmetric and q2l_share is not None:
         raise ConfigError(Problem("q2l_share", "given together with symmetric=True", "symmetric is q2l_share=0.5"))
     share = 0.5 if symmetric else 1.0 if q2l_share is None else q2l_share
-    return build_objective(parse_expression(expression), reduction, temperature, share, default_registry().get)
+    registry = default_registry().with_file(plugin) if plugin else default_registry()
+    return build_objective(parse_expression(expression), reduction, temperature, share, registry.get)
 
 
 def build_objective(

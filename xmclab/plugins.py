@@ -1,5 +1,7 @@
 """Finding parts, recipes and data sets by name: plugins are loaded through pluggy, each guarded from the others.
 
+Plugins that want to be told what happens in a run (`xmclab_on_...`) are kept in `Registry.listeners`.
+
 What happens to a plugin that is at fault:
 - It raises at import or in a hook, misspells a hook, forgets to mark one, takes arguments that the hook does not have,
   returns something else than the hook asks for, or was built for another version of the interface: the whole plugin is
@@ -8,7 +10,8 @@ What happens to a plugin that is at fault:
 - Two plugins supply the same name, or two distributions use the same entry-point name: nothing wins. The bare name
   is an error that names both; `<distribution>.<name>` selects one.
 - A part cannot be imported, or is no concrete dataclass of its kind: an error when that part is used.
-- `XMCLAB_STRICT=1` makes every listed problem an error at once.
+- One of its `xmclab_on_...` hooks raises: a warning, and none of them is called again in that run (train/observers.py).
+- `XMCLAB_STRICT=1` makes every such problem an error at once.
 
 `XMCLAB_PLUGINS=a,b` loads the plugins of these entry points or distributions only, beside the built-in parts.
 """
@@ -23,6 +26,7 @@ import inspect
 import os
 import re
 import sys
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
@@ -40,6 +44,7 @@ from xmclab.hookspecs import API_VERSION, KINDS, PROJECT, PartRef
 
 CORE = ("core", "xmclab")  # entry point and distribution of the built-in parts, which always load
 NAME = re.compile(r"\w+([.-]\w+)*")
+LISTENING = "xmclab_on_"  # begins the names of hooks that supply nothing and are told what happens in a run
 Target = type | str | Path
 
 
@@ -68,6 +73,7 @@ class Claim:
     name: str
     target: Target
     origin: Origin
+    unusable: str = ""  # why it is an error to ask for it
 
     @property
     def qualified(self) -> str:
@@ -112,6 +118,14 @@ class Broken:
         return Problem(f"plugin {self.origin.plugin}", f"left out, {self.origin} is broken: {self.reason}")
 
 
+@dataclass(frozen=True)
+class Listener:
+    """A plugin that wants to be told what happens in a run."""
+
+    origin: Origin
+    hooks: pluggy.HookRelay  # of this plugin alone
+
+
 @dataclass
 class Registry:
     """Everything that the loaded plugins supply. Nothing is imported for a part until it is asked for."""
@@ -120,6 +134,7 @@ class Registry:
     origins: Sequence[Origin]  # of all plugins, the broken ones too
     broken: Sequence[Broken] = ()
     notices: Sequence[Problem] = ()  # what else went wrong while loading
+    listeners: Sequence[Listener] = ()
     _classes: dict[Claim, type[Any]] = field(default_factory=dict, repr=False)
 
     def get(self, kind: str, name: str) -> type[Any]:
@@ -135,7 +150,7 @@ class Registry:
 
     def names(self, kind: str) -> list[str]:
         """The names that can be used: bare ones, and qualified ones where the bare name is claimed twice."""
-        claims = [claim for claim in self.claims if claim.kind == kind]
+        claims = [claim for claim in self.claims if claim.kind == kind and not claim.unusable]
         return sorted({claim.qualified if self._contested(claim) else claim.name for claim in claims})
 
     def recipe(self, name: str) -> Path:
@@ -154,7 +169,8 @@ class Registry:
         """Every part (of a kind), in order of kind and name. Imports all of them."""
         if kind is not None and kind not in KINDS:
             raise ConfigError(Problem("", f"unknown kind of part {kind!r}", did_you_mean(kind, KINDS)))
-        claims = [claim for claim in self.claims if claim.kind in (KINDS if kind is None else (kind,))]
+        kinds = KINDS if kind is None else (kind,)
+        claims = [claim for claim in self.claims if claim.kind in kinds and not claim.unusable]
         return [self._describe(claim) for claim in sorted(claims, key=lambda c: (KINDS.index(c.kind), c.name))]
 
     @property
@@ -163,6 +179,11 @@ class Registry:
         contested = {(claim.kind, claim.name): self._contested(claim) for claim in self.claims}
         conflicts = [reason for reason in dict.fromkeys(contested.values()) if reason is not None]
         return [*(broken.problem for broken in self.broken), *self.notices, *conflicts]
+
+    @property
+    def files(self) -> list[str]:
+        """The plugin files that were added to the installed plugins."""
+        return [origin.plugin for origin in self.origins if not origin.version]
 
     def with_file(self, path: str | Path) -> Registry:
         """This registry and the plugin in a single Python file.
@@ -177,8 +198,24 @@ class Registry:
         origin = Origin(str(file), file.stem, "")
         if origin in self.origins:
             return self
-        claims = _collect(origin, lambda: _import_file(file))
-        return Registry([*self.claims, *claims], [*self.origins, origin], self.broken, self.notices)
+        claims, listeners = _collect(origin, lambda: _import_file(file))
+        return Registry(
+            [*self.claims, *claims],
+            [*self.origins, origin],
+            self.broken,
+            self.notices,
+            [*self.listeners, *listeners],
+        )
+
+    def fault_of(self, error: Exception) -> PluginError | None:
+        """The same as an error of the part that raised it, if that is in use and not built in."""
+        foreign = {cls: claim for claim, cls in self._classes.items() if claim.origin.distribution != PROJECT}
+        if isinstance(error, XmclabError):
+            return None
+        for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+            if claim := foreign.get(type(frame.f_locals.get("self"))):
+                return _fault(claim.origin, f"{claim.kind} {claim.name!r}: {exception_line(error)}")
+        return None
 
     def _find(self, kind: str, name: str) -> Claim:
         ours = [claim for claim in self.claims if claim.kind == kind]
@@ -191,6 +228,8 @@ class Registry:
             reason = self._contested(found[0], found)
             if reason is not None:
                 raise PluginError(Problem("", reason.message, reason.hint))
+        if found[0].unusable:
+            raise ConfigError(Problem("", f"{kind} {name!r} cannot be used: {found[0].unusable}"))
         return found[0]
 
     def _unknown(self, kind: str, name: str) -> XmclabError:
@@ -255,18 +294,27 @@ def load_registry(environment: Mapping[str, str]) -> Registry:
         PluginError: with every problem, if `XMCLAB_STRICT` is set.
     """
     claims: list[Claim] = []
+    listeners: list[Listener] = []
     broken: list[Broken] = []
     entries = dict(_entry_points())
     wanted, notices = _selection(environment.get("XMCLAB_PLUGINS"), entries)
     for origin in wanted:
         try:
-            claims += _collect(origin, entries[origin].load)
+            supplied, listening = _collect(origin, entries[origin].load)
         except PluginError as error:
             broken.append(Broken(origin, "; ".join(map(_reason, error.problems))))
-    registry = Registry(claims, wanted, broken, [*notices, *_shared_entry_points(wanted)])
-    if environment.get("XMCLAB_STRICT", "0") not in ("", "0") and registry.problems:
+            continue
+        claims += supplied
+        listeners += listening
+    registry = Registry(claims, wanted, broken, [*notices, *_shared_entry_points(wanted)], listeners)
+    if is_strict(environment) and registry.problems:
         raise PluginError(*registry.problems)
     return registry
+
+
+def is_strict(environment: Mapping[str, str]) -> bool:
+    """Whether a plugin at fault is an error even for those who do not use it."""
+    return environment.get("XMCLAB_STRICT", "0") not in ("", "0")
 
 
 def _entry_points() -> Iterator[tuple[Origin, metadata.EntryPoint]]:
@@ -309,8 +357,8 @@ def _shared_entry_points(origins: Iterable[Origin]) -> list[Problem]:
     ]
 
 
-def _collect(origin: Origin, load: Callable[[], object]) -> list[Claim]:
-    """What a plugin supplies; a `PluginError` if anything about it is wrong."""
+def _collect(origin: Origin, load: Callable[[], object]) -> tuple[list[Claim], list[Listener]]:
+    """What a plugin supplies, and itself if it listens; a `PluginError` if anything about it is wrong."""
     with _guarded(origin, "import"):
         plugin = load()
     version = getattr(plugin, "xmclab_api", API_VERSION)
@@ -329,16 +377,18 @@ def _collect(origin: Origin, load: Callable[[], object]) -> list[Claim]:
         manager.check_pending()
     except pluggy.PluginValidationError as error:
         unknown = [caller.name for caller in manager.get_hookcallers(plugin) or [] if not caller.has_spec()]
-        reasons = [_no_such_hook(name, hooks) for name in unknown] or [" ".join(str(error).split())]
-        raise _fault(origin, *reasons) from error
+        reasons = [_no_such_hook(name, hooks) for name in unknown] or _wrong_arguments(plugin, hooks)
+        raise _fault(origin, *(reasons or [" ".join(str(error).split())])) from error
     with _guarded(origin, "hook"):
         parts = manager.hook.xmclab_parts()
         recipes, datasets = manager.hook.xmclab_recipes(), manager.hook.xmclab_datasets()
-    return [
+    claims = [
         *_part_claims(origin, parts),
         *_path_claims(origin, "recipe", "xmclab_recipes", recipes),
         *_path_claims(origin, "dataset", "xmclab_datasets", datasets),
     ]
+    listens = any(caller.name.startswith(LISTENING) for caller in manager.get_hookcallers(plugin) or [])
+    return claims, [Listener(origin, manager.hook)] if listens else []
 
 
 def _unmarked(plugin: object, manager: pluggy.PluginManager, hooks: Sequence[str]) -> list[str]:
@@ -355,6 +405,19 @@ def _no_such_hook(name: str, hooks: Sequence[str]) -> str:
     return f"there is no hook {name!r} ({did_you_mean(name, hooks)})"
 
 
+def _wrong_arguments(plugin: object, hooks: Sequence[str]) -> list[str]:
+    """Arguments of a plugin's hooks that the hooks do not have."""
+    mistakes = []
+    for hook in hooks:
+        given = list(inspect.signature(getattr(plugin, hook)).parameters) if hasattr(plugin, hook) else []
+        known = list(inspect.signature(getattr(hookspecs, hook)).parameters)
+        for name in given:
+            if name not in known:
+                hint = did_you_mean(name, known) or "it takes none"
+                mistakes.append(f"{hook} has no argument {name!r} ({hint})")
+    return mistakes
+
+
 def _part_claims(origin: Origin, answers: Sequence[object]) -> list[Claim]:
     claims = []
     for answer in answers:
@@ -365,7 +428,7 @@ def _part_claims(origin: Origin, answers: Sequence[object]) -> list[Claim]:
             if ref.kind not in KINDS:
                 raise _fault(origin, f"unknown kind of part {ref.kind!r} ({did_you_mean(str(ref.kind), KINDS)})")
             _check_name(origin, ref.name)
-            claims.append(Claim(ref.kind, ref.name, ref.target, origin))
+            claims.append(Claim(ref.kind, ref.name, ref.target, origin, ref.unusable))
     return claims
 
 
@@ -396,10 +459,11 @@ def _guarded(origin: Origin, doing: str) -> Iterator[None]:
     except XmclabError:
         raise
     except (Exception, SystemExit) as error:
-        raise _fault(origin, f"{doing}: {_exception_line(error)}") from error
+        raise _fault(origin, f"{doing}: {exception_line(error)}") from error
 
 
-def _exception_line(error: BaseException) -> str:
+def exception_line(error: BaseException) -> str:
+    """An exception in one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 

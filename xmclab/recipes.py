@@ -26,6 +26,7 @@ MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 BASE = "base"
 PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")}
+MADE_WITH = "made with plugin="  # a first comment that starts so says what the parts of a recipe came from
 NULLS = ("", "~", "null", "Null", "NULL")
 
 Value = str | list[str] | None

@@ -88,6 +88,7 @@ class Settings:
     compile: bool = option(False, "run the encoder through torch.compile")
     deterministic: bool = option(True, "use torch's deterministic algorithms: the same numbers every time")
     profile: bool = option(False, "say at the end where the time of a step went")
+    keep_model: bool = option(True, "keep the trained weights in the run folder")
     data: DataSettings = field(default_factory=DataSettings)
     pool: PoolSettings = field(default_factory=PoolSettings)
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
@@ -103,6 +104,7 @@ class Slot:
     kind: str
     default: str
     optional: bool = False  # takes `none`
+    several: bool = False  # takes `a+b`; an option goes to each that has it
 
 
 HEADS = ("de", "clf")
@@ -116,7 +118,7 @@ SLOTS: dict[str, Slot] = {
     "sampler": Slot("sampler", "random"),
     "miner": Slot("miner", "none"),
     "index": Slot("index", "exact"),
-    "tracker": Slot("tracker", "jsonl", optional=True),
+    "tracker": Slot("tracker", "jsonl", optional=True, several=True),
 }
 
 # Loss expressions: `loss.clf=ds+bce`, with the options of a term as `loss.clf.bce.weight=0.3`.

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from xmclab.accelerator import in_threads, jit
-from xmclab.intrinsics import ask_for, fma
+from xmclab.intrinsics import ask_for, fma, widened
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,19 +23,25 @@ if TYPE_CHECKING:
     Floats = NDArray[Any]  # float32 or float64, all of a call alike
     Number = np.floating[Any]  # of the same kind
     Stored = NDArray[Any]  # a table: floats, or the bits of bfloat16 as int16
-    Noise = NDArray[np.int32] | None  # for the rounding to bfloat16
+    Noise = NDArray[np.int16] | None  # for the rounding to bfloat16
 
 AHEAD = 8  # rows between asking for one and its turn
 WORTH_A_THREAD = 1 << 18  # numbers: another thread starts too late to help with fewer
 
 
 def gather(weight_LD: Tensor, ids_P: Tensor, scale: float) -> Tensor:
-    """scale * weight[ids]"""
-    rows_PD = weight_LD.new_empty(len(ids_P), weight_LD.shape[1])
-    weight, ids, rows = weight_LD.detach().numpy(), ids_P.numpy(), rows_PD.numpy()
-    number = rows.dtype.type(scale)
-    _in_parts(lambda part: _gather(weight, ids[part], number, rows[part]), rows_PD)
+    """`tables.gather`."""
+    wide = torch.float32 if weight_LD.dtype == torch.bfloat16 else weight_LD.dtype
+    rows_PD = torch.empty(ids_P.shape[0], weight_LD.shape[1], dtype=wide)
+    _in_parts(_gather, rows_PD, _bits(weight_LD), ids_P.numpy(), scale, rows_PD.numpy())
     return rows_PD
+
+
+def add_mean_squares(total_L: Tensor, ids_P: Tensor, g_PD: Tensor) -> Tensor:
+    """`tables.add_mean_squares`."""
+    total_P = total_L.new_empty(ids_P.shape[0])
+    _in_parts(_add_mean_squares, g_PD, total_L.numpy(), ids_P.numpy(), g_PD.contiguous().numpy(), total_P.numpy())
+    return total_P
 
 
 def add_by_moments(
@@ -49,29 +55,17 @@ def add_by_moments(
     noise_PD: Tensor | None,
 ) -> None:
     """`tables.add_by_moments`."""
-    number = g_PD.numpy().dtype.type
-    weight, moments, ids, g = _bits(weight_LD), moments_L2D.numpy(), ids_P.numpy(), g_PD.contiguous().numpy()
-    numbers = [number(x) for x in (*rates, decay, factor)]
-
-    def update(part: slice) -> None:
-        noise = None if noise_PD is None else noise_PD[part].numpy()
-        _add_by_moments(weight, moments, ids[part], g[part], *numbers, noise)  # type: ignore[call-arg]
-
-    _in_parts(update, g_PD)
+    tables = _bits(weight_LD), moments_L2D.numpy()
+    g, noise = g_PD.contiguous().numpy(), None if noise_PD is None else noise_PD.numpy()
+    _in_parts(_add_by_moments, g_PD, *tables, ids_P.numpy(), g, *rates, decay, factor, noise)
 
 
 def add(
     weight_LD: Tensor, ids_P: Tensor, direction_PD: Tensor, decay: float, factor_P: Tensor, noise_PD: Tensor | None
 ) -> None:
     """`tables.add`."""
-    weight, ids, factors = _bits(weight_LD), ids_P.numpy(), factor_P.numpy()
-    direction = direction_PD.contiguous().numpy()
-
-    def update(part: slice) -> None:
-        noise = None if noise_PD is None else noise_PD[part].numpy()
-        _add(weight, ids[part], direction[part], factors.dtype.type(decay), factors[part], noise)
-
-    _in_parts(update, direction_PD)
+    direction, noise = direction_PD.contiguous().numpy(), None if noise_PD is None else noise_PD.numpy()
+    _in_parts(_add, direction_PD, _bits(weight_LD), ids_P.numpy(), direction, decay, factor_P.numpy(), noise)
 
 
 def _bits(weight_LD: Tensor) -> Stored:
@@ -81,26 +75,57 @@ def _bits(weight_LD: Tensor) -> Stored:
     return array
 
 
-def _in_parts(update: Callable[[slice], None], g_PD: Tensor) -> None:
-    """Call `update` for parts of the rows, side by side if there are enough of them."""
-    parts = max(1, min(torch.get_num_threads(), g_PD.numel() // WORTH_A_THREAD))
-    edges = [len(g_PD) * part // parts for part in range(parts + 1)]
-    in_threads(update, [slice(*edge) for edge in pairwise(edges)])
+def _in_parts(loop: Callable[..., None], rows_PD: Tensor, *arguments: Any) -> None:
+    """Call `loop` with the first and the last of these rows, or of parts of them side by side if there are enough."""
+    rows, parts = rows_PD.shape[0], min(torch.get_num_threads(), rows_PD.numel() // WORTH_A_THREAD)
+    if parts <= 1:
+        loop(*arguments, 0, rows)
+    else:
+        edges = [rows * part // parts for part in range(parts + 1)]
+        in_threads(lambda edge: loop(*arguments, *edge), list(pairwise(edges)))
 
 
 @jit
-def _gather(weight_LD: Floats, ids_P: NDArray[np.int64], scale: Number, rows_PD: Floats) -> None:
+def ascending(ids_P: NDArray[np.int64]) -> bool:
+    """Whether each id is larger than the one before."""
+    return bool(np.all(ids_P[1:] > ids_P[:-1]))
+
+
+@jit
+def _gather(weight_LD: Stored, ids_P: NDArray[np.int64], scale: float, rows_PD: Floats, start: int, end: int) -> None:
     width = weight_LD.shape[1]
     flat = weight_LD.reshape(-1)
-    for place in range(len(ids_P)):
-        if place + AHEAD < len(ids_P):
+    number = rows_PD.dtype.type(scale)
+    for place in range(start, end):
+        if place + AHEAD < end:
             coming = ids_P[place + AHEAD] * width
             ask_for(flat, coming, coming + width)
         row = ids_P[place]
         if not 0 <= row < len(weight_LD):
             raise IndexError("no such row in the table")
         for d in range(width):
-            rows_PD[place, d] = weight_LD[row, d] * scale
+            rows_PD[place, d] = widened(weight_LD[row, d]) * number
+
+
+@jit
+def _add_mean_squares(
+    total_L: Floats, ids_P: NDArray[np.int64], g_PD: Floats, total_P: Floats, start: int, end: int
+) -> None:
+    width = g_PD.shape[1]
+    squares_D = np.empty(width, g_PD.dtype)
+    for place in range(start, end):
+        if place + AHEAD < end:
+            ask_for(total_L, ids_P[place + AHEAD], ids_P[place + AHEAD] + 1)
+        for d in range(width):
+            squares_D[d] = g_PD[place, d] * g_PD[place, d]
+        left = width
+        while left > 1:
+            half = (left + 1) // 2
+            for d in range(left - half):
+                squares_D[d] += squares_D[half + d]
+            left = half
+        total_P[place] = total_L[ids_P[place]] + squares_D[0] / total_L.dtype.type(width)
+        total_L[ids_P[place]] = total_P[place]
 
 
 @jit
@@ -109,30 +134,35 @@ def _add_by_moments(
     moments_L2D: Floats,
     ids_P: NDArray[np.int64],
     g_PD: Floats,
-    weight1: Number,
-    beta2: Number,
-    weight2: Number,
-    eps: Number,
-    decay: Number,
-    factor: Number,
+    weight1: float,
+    beta2: float,
+    weight2: float,
+    eps: float,
+    decay: float,
+    factor: float,
     noise_PD: Noise,
+    start: int,
+    end: int,
 ) -> None:
     width = g_PD.shape[1]
     flat_weight, flat_moments = weight_LD.reshape(-1), moments_L2D.reshape(-1)
-    for place in range(len(ids_P)):
-        if place + AHEAD < len(ids_P):
+    number = g_PD.dtype.type
+    rate, kept, added, least = number(weight1), number(beta2), number(weight2), number(eps)
+    shrunk, step = number(decay), number(factor)
+    for place in range(start, end):
+        if place + AHEAD < end:
             coming = ids_P[place + AHEAD] * width
             ask_for(flat_moments, 2 * coming, 2 * (coming + width))
             ask_for(flat_weight, coming, coming + width)
         row = ids_P[place]
         for d in range(width):
             g = g_PD[place, d]
-            mean = fma(weight1, g - moments_L2D[row, 0, d], moments_L2D[row, 0, d])
-            square = fma(weight2 * g, g, moments_L2D[row, 1, d] * beta2)
+            mean = fma(rate, g - moments_L2D[row, 0, d], moments_L2D[row, 0, d])
+            square = fma(added * g, g, moments_L2D[row, 1, d] * kept)
             moments_L2D[row, 0, d] = mean
             moments_L2D[row, 1, d] = square
-            change = np.divide(mean, np.sqrt(square) + eps) * factor  # no check for 0, unlike `/`
-            _change(weight_LD, row, place, d, decay, change, noise_PD)
+            change = np.divide(mean, np.sqrt(square) + least) * step  # no check for 0, unlike `/`
+            _change(weight_LD, row, place, d, shrunk, change, noise_PD)
 
 
 @jit
@@ -140,27 +170,29 @@ def _add(
     weight_LD: Stored,
     ids_P: NDArray[np.int64],
     direction_PD: Floats,
-    decay: Number,
+    decay: float,
     factor_P: Floats,
     noise_PD: Noise,
+    start: int,
+    end: int,
 ) -> None:
     width = direction_PD.shape[1]
     flat = weight_LD.reshape(-1)
-    for place in range(len(ids_P)):
-        if place + AHEAD < len(ids_P):
+    shrunk = direction_PD.dtype.type(decay)
+    for place in range(start, end):
+        if place + AHEAD < end:
             coming = ids_P[place + AHEAD] * width
             ask_for(flat, coming, coming + width)
         for d in range(width):
             change = direction_PD[place, d] * factor_P[place]
-            _change(weight_LD, ids_P[place], place, d, decay, change, noise_PD)
+            _change(weight_LD, ids_P[place], place, d, shrunk, change, noise_PD)
 
 
 @jit
 def _change(weight_LD: Stored, row: int, place: int, d: int, decay: Number, change: Number, noise_PD: Noise) -> None:
     """One number of the table; as in `tables.rounded_at_random` if there is noise."""
+    after = widened(weight_LD[row, d]) * decay + change
     if noise_PD is None:
-        weight_LD[row, d] = weight_LD[row, d] * decay + change
+        weight_LD[row, d] = after
     else:
-        before = np.int32(np.int32(weight_LD[row, d]) << 16).view(np.float32)
-        after = np.float32(before * decay + change).view(np.int32)
-        weight_LD[row, d] = (after + noise_PD[place, d]) >> 16
+        weight_LD[row, d] = (np.float32(after).view(np.int32) + (np.int32(noise_PD[place, d]) & 0xFFFF)) >> 16

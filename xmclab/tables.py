@@ -6,11 +6,13 @@ import ctypes
 import math
 import mmap
 from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from xmclab.accelerator import accelerated
 
@@ -79,7 +81,6 @@ class _Lookup(torch.autograd.Function):
         return gather(weight, ids_P, scale)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, g_PD: Tensor) -> tuple[Tensor, None, None]:
         (ids_P,) = ctx.saved_tensors
         return sparse_gradient(ids_P, g_PD, ctx.shape), None, None
@@ -87,10 +88,9 @@ class _Lookup(torch.autograd.Function):
 
 def gather(weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
     """scale * weight[ids], in float32 at the least."""
-    if compiled(weight) and weight.dtype != torch.bfloat16:
-        from xmclab import table_loops
-
-        return table_loops.gather(weight, ids_P, scale)
+    if loops := loops_for(weight):
+        gathered_PD: Tensor = loops.gather(weight, ids_P, scale)
+        return gathered_PD
     rows_PD = widened(weight.index_select(0, ids_P))
     return rows_PD if scale == 1.0 else rows_PD.mul_(scale)
 
@@ -108,8 +108,8 @@ def merged(gradient: Tensor) -> Tensor:
         return gradient
     # One lookup of ascending ids, as of a pool, needs no sorting. Other devices would have to be waited for.
     if gradient.device.type == "cpu":
-        ids_P = gradient._indices()[0].numpy()
-        if (ids_P[1:] > ids_P[:-1]).all():
+        ids_P, loops = gradient._indices().numpy()[0], loops_for(gradient)
+        if loops.ascending(ids_P) if loops else (ids_P[1:] > ids_P[:-1]).all():
             return gradient._coalesced_(True)
     return gradient.coalesce()
 
@@ -145,13 +145,13 @@ class RowOptimizer(torch.optim.Optimizer):
         """One update from the sparse gradients; a table without a gradient only decays."""
         for group in self.param_groups:
             for weight in group["params"]:
-                table = self._tables[weight]
+                table, state = self._tables[weight], self.state[weight]
                 if weight not in self._updated_ahead:
                     table.decay(self._decay_factor(group))
                     if weight.grad is not None:
                         ids_P, g_PD = rows_of(weight.grad)
-                        self._update(group, table, ids_P, g_PD, 1.0)
-                self.state[weight]["step"] = self.state[weight].get("step", 0) + 1
+                        self._update(group, table, state, ids_P, g_PD, 1.0)
+                state["step"] = state.get("step", 0) + 1
         self._updated_ahead.clear()
 
     @torch.no_grad()
@@ -163,22 +163,24 @@ class RowOptimizer(torch.optim.Optimizer):
         assert table.scale == 1.0, "settle the table first"
         group = next(group for group in self.param_groups if group["params"][0] is table.weight)
         self._updated_ahead.add(table.weight)
-        self._update(group, table, block, g_BD, self._decay_factor(group))
+        self._update(group, table, self.state[table.weight], block, g_BD, self._decay_factor(group))
 
     @staticmethod
     def _decay_factor(group: dict[str, Any]) -> float:
         return max(1.0 - float(group["lr"]) * float(group["decay"]), TINY)
 
-    def _update(self, group: dict[str, Any], table: RowTable, rows: Rows, g_PD: Tensor, decay: float) -> None:
-        weight, state, g_PD = table.weight, self.state[table.weight], widened(g_PD)
+    @staticmethod
+    def _update(
+        group: dict[str, Any], table: RowTable, state: dict[str, Any], rows: Rows, g_PD: Tensor, decay: float
+    ) -> None:
+        weight, g_PD = table.weight, widened(g_PD)
         lr = group["lr"] / table.scale
         if table.optimizer == "sgd":
             add(weight, rows, g_PD, decay, g_PD.new_full((len(g_PD),), -lr))
         elif table.optimizer == "adagrad":
             if "sum" not in state:
                 state["sum"] = g_PD.new_zeros(len(weight))
-            total_P = read(state["sum"], rows).add_(g_PD.square().mean(dim=1))
-            write(state["sum"], rows, total_P)
+            total_P = add_mean_squares(state["sum"], rows, g_PD)
             add(weight, rows, g_PD, decay, -lr / (total_P.sqrt() + group["eps"]))
         else:
             if "moments" not in state:  # side by side, so that a row of both is one place in memory
@@ -189,13 +191,27 @@ class RowOptimizer(torch.optim.Optimizer):
             add_by_moments(weight, state["moments"], rows, g_PD, rates, decay, -lr * correction2 / correction1)
 
 
+def add_mean_squares(total: Tensor, rows: Rows, g_PD: Tensor) -> Tensor:
+    """Add the mean squares of these rows to their totals, which are returned."""
+    if loops := loops_for(g_PD):
+        total, ids_P = listed(rows, total)
+        added_P: Tensor = loops.add_mean_squares(total, ids_P, g_PD)
+        return added_P
+    squares_PD = g_PD.square()
+    while (width := squares_PD.shape[1]) > 1:  # half and half, so that compiled loops can add in the same order
+        half = (width + 1) // 2
+        squares_PD[:, : width - half] += squares_PD[:, half:]
+        squares_PD = squares_PD[:, :half]
+    total_P = read(total, rows).add_(squares_PD[:, 0] / g_PD.shape[1])
+    write(total, rows, total_P)
+    return total_P
+
+
 def add(weight: Tensor, rows: Rows, direction_PD: Tensor, decay: float, factor_P: Tensor) -> None:
     """weight[rows] = decay * weight[rows] + factor * direction"""
-    if compiled(weight):
-        from xmclab import table_loops
-
+    if loops := loops_for(weight):
         weight, ids_P = listed(rows, weight)
-        table_loops.add(weight, ids_P, direction_PD, decay, factor_P, noise_for(weight, direction_PD))
+        loops.add(weight, ids_P, direction_PD, decay, factor_P, noise_for(weight, direction_PD))
         return
     rows_PD = read(weight, rows)
     values_PD = widened(rows_PD).mul_(decay).add_(direction_PD * factor_P.unsqueeze(1))
@@ -212,11 +228,9 @@ def add_by_moments(
     factor: float,
 ) -> None:
     """Advance the moments of these rows by the rates 1 - beta1, beta2, 1 - beta2; `add` mean / (root + eps)."""
-    if compiled(weight):
-        from xmclab import table_loops
-
+    if loops := loops_for(weight):
         weight, moments, ids_P = listed(rows, weight, moments)
-        table_loops.add_by_moments(weight, moments, ids_P, g_PD, rates, decay, factor, noise_for(weight, g_PD))
+        loops.add_by_moments(weight, moments, ids_P, g_PD, rates, decay, factor, noise_for(weight, g_PD))
         return
     weight1, beta2, weight2, eps = rates
     moments_P2D = read(moments, rows)
@@ -229,9 +243,14 @@ def add_by_moments(
     add(weight, rows, direction_PD, decay, g_PD.new_full((len(g_PD),), factor))
 
 
-def compiled(table: Tensor) -> bool:
-    """Whether compiled loops work on this table."""
-    return table.device.type == "cpu" and accelerated(table.numel())
+def loops_for(table: Tensor) -> ModuleType | None:
+    """The compiled loops, `xmclab.table_loops`, if they work on this table."""
+    return _loops() if table.device.type == "cpu" and accelerated(table.numel()) else None
+
+
+@cache
+def _loops() -> ModuleType:
+    return import_module("xmclab.table_loops")
 
 
 def listed(rows: Rows, *tables: Tensor) -> tuple[Tensor, ...]:
@@ -276,15 +295,16 @@ def rounded_at_random(x: Tensor) -> Tensor:
 
     bfloat16 is the upper half of a float32: a random number below the last kept bit is added, and the rest cut off.
     """
-    x.view(torch.int32).add_(random_lower_half(x)).bitwise_and_(-(1 << 16))
+    x.view(torch.int32).add_(random_bits(x).int().bitwise_and_(0xFFFF)).bitwise_and_(-(1 << 16))
     return x.to(torch.bfloat16)
 
 
 def noise_for(weight: Tensor, x_PD: Tensor) -> Tensor | None:
     """What rounding to the type of the weight takes."""
-    return random_lower_half(x_PD) if weight.dtype == torch.bfloat16 else None
+    return random_bits(x_PD) if weight.dtype == torch.bfloat16 else None
 
 
-def random_lower_half(x: Tensor) -> Tensor:
-    """A random number below 2^16 for each element."""
-    return torch.randint_like(x, 1 << 16, dtype=torch.int32)
+def random_bits(x: Tensor) -> Tensor:
+    """Sixteen random bits for each element."""
+    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device).random_(-(1 << 63), None)
+    return words.view(torch.int16)[: x.numel()].view(x.shape)

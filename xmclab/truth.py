@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -28,6 +28,7 @@ class Truth:
     ignored_column_I: Tensor
     most_per_row: int  # positives of an anchor at the most (at least 1)
     most_per_column: int
+    inverse_propensity_E: Tensor | None = None  # of the label of each pair
 
     @staticmethod
     def of_batch(batch: Batch, device: torch.device | str) -> Truth:
@@ -60,6 +61,12 @@ class Truth:
         shape, target_E = (y_QP.shape[0], y_QP.shape[1]), known_QP[row_E, column_E]
         return Truth(shape, row_E, column_E, target_E, ignored_row_I, ignored_column_I, per_row, per_column)
 
+    def with_propensities(self, inverse_propensity_P: Tensor | None) -> Truth:
+        """The same truth, knowing the inverse propensities of the candidates, which are labels."""
+        if inverse_propensity_P is None:
+            return self
+        return replace(self, inverse_propensity_E=inverse_propensity_P[self.column_E])
+
     @cached_property
     def transposed(self) -> Truth:
         """The same pairs with anchors and candidates exchanged."""
@@ -72,6 +79,7 @@ class Truth:
             self.ignored_row_I,
             self.most_per_column,
             self.most_per_row,
+            self.inverse_propensity_E,
         )
 
     def matrix(self, dtype: torch.dtype) -> Tensor:
@@ -85,17 +93,17 @@ class Truth:
         return s_QP.index_put_(at, s_QP.new_full((), value)) if len(self.ignored_row_I) else s_QP
 
     def compact(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(y_QM, place_E): the targets of each row moved to its left end, and the column that each went to."""
-        place_E = self._place_E
+        """(y_QM, place_E): the targets of each row moved to its left end, and the cell of `y_QM` that each went to."""
         y_QM = torch.zeros(self.shape[0], self.most_per_row, dtype=dtype, device=self.row_E.device)
-        return y_QM.index_put_((self.row_E, place_E), self.target_E.to(dtype)), place_E
+        y_QM.view(-1).index_copy_(0, self._place_E, self.target_E.to(dtype))
+        return y_QM, self._place_E
 
     @cached_property
     def _place_E(self) -> Tensor:
-        """The number of each pair among those of its row: computed once for all terms and heads."""
+        """Row by row, each pair in the next cell of its row: computed once for all terms and heads."""
         order_E = self.row_E.argsort(stable=True)
         ones_E = torch.ones_like(self.row_E)
         count_Q = self.row_E.new_zeros(self.shape[0]).index_add_(0, self.row_E, ones_E)
         start_Q = count_Q.cumsum(0) - count_Q
         rank_E = torch.arange(len(self.row_E), device=self.row_E.device) - start_Q[self.row_E[order_E]]
-        return torch.empty_like(rank_E).index_copy_(0, order_E, rank_E)
+        return self.row_E * self.most_per_row + torch.empty_like(rank_E).index_copy_(0, order_E, rank_E)

@@ -66,10 +66,15 @@ def _child(module: str, function: str, arguments: str) -> None:
     torch.set_num_threads(THREADS)
     sys.path.insert(0, str(Path(__file__).parent))
     call = getattr(importlib.import_module(module), function)(*json.loads(arguments))
+    print(growth(call))
+
+
+def growth(call: Callable[[], Any]) -> int:
+    """Bytes by which the peak resident size of this process grows during a call."""
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak of the preparation
     before = _status("VmRSS")
     call()
-    print(_status("VmHWM") - before)
+    return _status("VmHWM") - before
 
 
 def _status(field: str) -> int:

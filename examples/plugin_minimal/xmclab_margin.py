@@ -29,5 +29,5 @@ class Margin(MultiClassLoss):
 
 
 @xmclab.hookimpl
-def xmclab_parts() -> list[object]:
+def xmclab_parts() -> list[xmclab.PartRef]:
     return [xmclab.part("loss", "margin", Margin)]

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
-from xmclab.accelerator import fused_for
 from xmclab.api import BinaryLoss
+from xmclab.softmax import softplus_of_negatives
 
 
 @dataclass
@@ -25,12 +25,12 @@ class BinaryCrossEntropy(BinaryLoss):
         # An absent candidate has s = -inf and y = 0: 0 * -inf must be 0.
         return -logsigmoid(-s_QP) - y_QP * s_QP.masked_fill(y_QP == 0, 0)
 
-    def of_negatives(self, s_QP: Tensor) -> tuple[Tensor, Tensor]:
-        if fused := fused_for(s_QP):
-            return fused.softplus_to_grad_(s_QP), s_QP
-        return softplus(s_QP, threshold=50).sum(), s_QP.sigmoid_()  # log(1 + exp(50)) is 50 in float64
+    of_negatives = softplus_of_negatives
 
     def of_negative_odds(self, e_QP: Tensor) -> tuple[Tensor, Tensor]:
         value = e_QP.log1p().sum()
         other_QP = 1 + e_QP
         return value, torch.div(e_QP, other_QP, out=other_QP)
+
+    def of_pairs(self, s_E: Tensor, y_E: Tensor, weight_E: Tensor) -> tuple[Tensor, Tensor]:
+        return (weight_E * (softplus(s_E, threshold=50) - y_E * s_E)).sum(), weight_E * (s_E.sigmoid() - y_E)

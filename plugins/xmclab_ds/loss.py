@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, softplus
 
 from xmclab.api import MultiClassLoss, Pairs
 
@@ -27,7 +27,7 @@ class DecoupledSoftmax(MultiClassLoss):
         return -logsigmoid(s_QP - negatives_Q1)
 
     def value_and_grad(self, s_E: Tensor, negatives_Q: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
-        lead_E = s_E - negatives_Q[pairs.row_E]
+        lead_E = s_E - negatives_Q.index_select(0, pairs.row_E)
         pull_E = pairs.weight_E * (-lead_E).sigmoid()
         pull_Q = torch.zeros_like(negatives_Q).index_add_(0, pairs.row_E, pull_E)
-        return -(pairs.weight_E * logsigmoid(lead_E)).sum(), -pull_E, pull_Q
+        return (pairs.weight_E * softplus(-lead_E, threshold=50)).sum(), -pull_E, pull_Q

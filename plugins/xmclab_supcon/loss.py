@@ -33,8 +33,9 @@ class SupCon(MultiClassLoss):
         all_Q = torch.logaddexp(negatives_Q, log_sum_exp_by_row(s_E, rows, len(negatives_Q)))
         all_Q = all_Q.clamp_(min=torch.finfo(all_Q.dtype).min)  # an anchor without candidates
         weight_Q = torch.zeros_like(all_Q).index_add_(0, rows, weight_E)
-        slope_E = weight_Q[rows] * (s_E - all_Q[rows]).exp() - weight_E
-        return (weight_E * (all_Q[rows] - s_E)).sum(), slope_E, weight_Q * (negatives_Q - all_Q).exp()
+        lag_E = all_Q.index_select(0, rows) - s_E
+        slope_E = weight_Q.index_select(0, rows) * (-lag_E).exp_() - weight_E
+        return (weight_E * lag_E).sum(), slope_E, weight_Q * (negatives_Q - all_Q).exp()
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tracemalloc
 from typing import Any
 
@@ -89,7 +90,7 @@ def test_random_negatives_of_a_matrix_with_repeated_entries() -> None:
 def test_the_compiled_loops_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     targets = sparse(np.random.default_rng(0), (20, 30), 0.3)
     monkeypatch.setattr(accelerator, "WORTH_LOADING", 0)
-    for module, name in ((pool, "row_pairs"), (draws.np, "where")):
+    for module, name in ((pool, "row_pairs"), (pool, "sorted_unique"), (draws.np, "where")):
         monkeypatch.setattr(module, name, None)
     mined = np.zeros((20, 1), dtype=np.int64)
     assert len(build_batch(np.arange(20), targets, targets, mined, 2, 0, np.random.default_rng(0)).rows_Q)
@@ -124,3 +125,12 @@ def test_tally_of_any_labels(brought: list[int], taken: set[int], seed: int) -> 
     arguments = [np.array(labels, dtype=np.int64) for labels in (brought + shared + brought[:3], sorted(taken))]
     plain, compiled = (dict(zip(*pool.tally(*arguments, flag), strict=True)) for flag in (False, True))
     assert plain == compiled
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 2**40)), st.lists(st.lists(st.integers(-1, 30), min_size=3, max_size=3)))
+def test_union_of_any_labels(sampled: list[int], mined: list[list[int]]) -> None:
+    arguments = np.array(sampled, dtype=np.int64), np.array(mined, dtype=np.int64).reshape(-1, 3)
+    plain, compiled = (pool.union(*arguments, flag) for flag in (False, True))
+    assert plain.dtype == compiled.dtype
+    assert plain.tolist() == compiled.tolist() == sorted({*sampled, *itertools.chain(*mined)} - {-1})

@@ -49,7 +49,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         ["--help"],
         ["--version"],
         ["recipes"],
-        *([name, "-h"] for name in ("run", "parts", "predict", "score", "export")),
+        *([name, "-h"] for name in ("run", "parts", "predict", "score", "export", "new")),
     ],
 )
 def test_light_commands_do_not_import_torch(arguments: list[str]) -> None:
@@ -135,6 +135,23 @@ def test_an_unknown_kind_exits_2_with_a_suggestion(call: Any) -> None:
     assert "did you mean 'sampler'" in err
 
 
+def test_a_run_with_a_plugin_file_can_be_run_again_with_that_file(call: Any, tmp_path: Path) -> None:
+    file = Path(__file__).parents[2] / "examples" / "plugin_minimal" / "xmclab_margin.py"
+    quick = ["data=tiny", "epochs=1", "evaluate.baselines=off", "sampler.batch_size=512", "--out", tmp_path / "run"]
+    losses = ["loss.de=margin", "loss.clf=ds", "reduction=pal_n"]
+    code, _, err = call("run", "recipe=unidec", f"plugin={file}", *losses, *quick)
+    assert code == 0
+    assert "de: against all labels, by the whole matrix of scores" in err
+    assert "clf: against all labels, in blocks" in err
+    again = f"recipe={tmp_path / 'run' / 'config.yaml'}"
+    code, _, err = call("run", again, "--dry-run")
+    assert code == 2
+    assert err.splitlines()[-1] == (
+        f"error: recipe: made with plugin={file} (a recipe loads no code: say plugin=FILE again)"
+    )
+    assert call("run", again, f"plugin={file}", "--dry-run")[0] == 0
+
+
 def test_recipes_are_listed_with_their_first_line(call: Any) -> None:
     _, out, _ = call("recipes")
     assert any(line.startswith("depsl") and "DePSL" in line for line in out.splitlines())
@@ -142,7 +159,28 @@ def test_recipes_are_listed_with_their_first_line(call: Any) -> None:
     assert {"unidec", "unidec_paper", "unidec_release", "depsl"} <= {row["name"] for row in json.loads(as_json)}
 
 
-@pytest.mark.parametrize("arguments", [["rnu"], ["run", "--jsno"], ["parts", "loss", "sampler"]])
+def test_listings_show_what_is_in_a_plugin_file(call: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text("# All mine.\nbase: unidec\n")
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from pathlib import Path\nimport xmclab\n"
+        "@xmclab.hookimpl\n"
+        "def xmclab_parts(): return [xmclab.part('loss', 'of_mine', 'xmclab_ds.loss:DecoupledSoftmax')]\n"
+        "@xmclab.hookimpl\n"
+        "def xmclab_recipes(): return {'mine': Path(__file__).parent / 'mine.yaml'}\n"
+    )
+    for arguments in (["loss", f"plugin={file}"], [f"plugin={file}", "loss"], [f"plugin={file}"]):
+        code, out, _ = call("parts", *arguments)
+        assert code == 0
+        assert "of_mine" in out.split()
+    code, out, _ = call("recipes", f"plugin={file}")
+    assert (code, "All mine." in out) == (0, True)
+    assert call("parts", "plugin=nowhere.py") == (2, "", "error: plugin=nowhere.py: no such file\n")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["rnu"], ["run", "--jsno"], ["parts", "loss", "sampler"], ["recipes", "unidec"], ["new", "loss"]]
+)
 def test_wrong_usage_exits_2(call: Any, arguments: list[str]) -> None:
     code, out, err = call(*arguments)
     assert (code, out) == (2, "")

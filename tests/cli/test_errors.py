@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,3 +70,55 @@ def test_every_problem_has_a_line(answers: dict[str, tuple[int, str, str, Path]]
     lines = answers["all at once"][2].splitlines()
     assert len(lines) == len(MISTAKES)
     assert all(line.startswith("error: ") for line in lines)
+
+
+RAISING = """
+from dataclasses import dataclass
+import xmclab
+from xmclab.api import Miner, MultiClassLoss, Reduction, Sampler
+
+@dataclass
+class Loss(MultiClassLoss):
+    def terms(self, s_QP, y_QP):
+        return s_QP.no_such_method()
+
+@dataclass
+class Weights(Reduction):
+    def weights(self, y_QP):
+        raise ValueError("no weights today")
+
+@dataclass
+class Plan(Sampler):
+    def plan(self, rows_N, epoch, view, keys):
+        return [rows_N][1]
+
+@dataclass
+class Mine(Miner):
+    def sample(self, rows_Q, n, exclude_NL, rng):
+        return [rows_Q][n]
+
+@xmclab.hookimpl
+def xmclab_parts():
+    kinds = {"loss": Loss, "reduction": Weights, "sampler": Plan, "miner": Mine}
+    return [xmclab.part(kind, "raising", cls) for kind, cls in kinds.items()]
+"""
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("loss.de=raising", "loss 'raising': AttributeError: 'Tensor' object has no attribute 'no_such_method'"),
+        ("reduction.de=raising", "reduction 'raising': ValueError: no weights today"),
+        ("sampler=raising", "sampler 'raising': IndexError: list index out of range"),
+        ("miner=raising", "miner 'raising': IndexError: list index out of range"),
+    ],
+)
+def test_a_part_that_raises_in_a_run_is_named_below_its_traceback(
+    call: Any, tmp_path: Path, override: str, message: str
+) -> None:
+    file = tmp_path / "faulty.py"
+    file.write_text(RAISING)
+    code, out, err = call("run", "recipe=depsl", "data=tiny", f"plugin={file}", override, "--out", tmp_path / "run")
+    assert (code, out) == (4, "")
+    assert err.splitlines()[-1] == f"error: faulty (plugin {file}): {message}"
+    assert f'File "{file}", line ' in err

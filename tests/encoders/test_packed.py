@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
+from xmclab import accelerator
 from xmclab.api import Ragged
-from xmclab.encoders import packed
+from xmclab.encoders import pack_loops, packed, sublayers
 from xmclab.train.model import to_device
 
 VOCABULARY, PADDING = 40, 1
@@ -205,3 +208,160 @@ def test_other_networks_are_not_known() -> None:
     assert not packed.knows(AutoModel.from_config(albert))
     decoder = AutoConfig.for_model("bert", **DEFAULT, vocab_size=VOCABULARY, is_decoder=True)
     assert not packed.knows(AutoModel.from_config(decoder))
+
+
+LENGTHS = [5, 2, 9, 5, 1, 2, 0, 12]
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compiled loops, several slices and two threads for a small network."""
+    monkeypatch.setattr(accelerator, "WORTH_LOADING", 1)
+    monkeypatch.setattr(sublayers, "CELLS_OF_SLICE", 60)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(threads)
+
+
+def float_network(family: str) -> Any:
+    return make_network(family).float()
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("family", sorted(packed.LAYERS))
+@pytest.mark.parametrize("lengths", [LENGTHS, [*LENGTHS, packed.SHORT + 6]], ids=["short", "long"])
+def test_compiled_states_and_gradients_equal_those_of_the_padded_network(family: str, lengths: list[int]) -> None:
+    network, tokens = float_network(family), make_tokens(lengths)
+    found = torch.cat(packed_states(network, tokens))
+    direction = torch.randn(found.shape, generator=torch.Generator().manual_seed(0))
+    (found * direction).sum().backward()
+    exact = make_network(family)
+    expected = torch.cat(padded_states(exact, tokens))
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
+    (expected * direction).sum().backward()
+    largest = max(p.grad.abs().max() for p in exact.parameters() if p.grad is not None)
+    for (name, p), q in zip(network.named_parameters(), exact.parameters(), strict=True):
+        assert (p.grad is None) == (q.grad is None), name
+        if q.grad is not None:
+            scale = q.grad.abs().max().clamp(min=0.1 * largest)
+            torch.testing.assert_close(p.grad.double() / scale, q.grad / scale, rtol=0, atol=2e-5, msg=name)
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("family", sorted(packed.LAYERS))
+def test_compiled_dropout_is_applied_where_the_network_applies_it(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, tokens = float_network(family).train(), make_tokens([4, 4])
+    no_drop, rates = sublayers.Drop.draw(0.0), list[float]()
+
+    def record(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        rates.append(p)
+        return x
+
+    def record_draw(rate: float) -> sublayers.Drop:
+        rates.extend([rate] if rate else [])
+        return no_drop
+
+    monkeypatch.setattr(F, "dropout", record)
+    monkeypatch.setattr(sublayers.Drop, "draw", record_draw)
+    padded_states(network, tokens)
+    expected, rates[:] = list(rates), []
+    packed_states(network, tokens)
+    assert rates == expected
+    assert set(rates) == {0.2, 0.3}
+
+
+def outputs(network: Any, seed: int) -> list[Tensor]:
+    """The vectors of a chunk, and the gradients."""
+    torch.manual_seed(seed)
+    network.zero_grad()
+    x_BD = packed.encode(network, packed.pack(make_tokens(LENGTHS)), "mean")
+    x_BD.square().sum().backward()
+    return [x_BD.detach(), *(p.grad for p in network.parameters() if p.grad is not None)]
+
+
+def same(a: list[Tensor], b: list[Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.usefixtures("compiled")
+def test_compiled_layers_give_the_same_again_without_a_graph_and_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = float_network("bert").train()
+    first = outputs(network, 1)
+    assert same(outputs(network, 1), first)
+    assert not torch.allclose(outputs(network, 2)[0], first[0])
+    torch.manual_seed(1)
+    with torch.no_grad():
+        assert torch.equal(packed.encode(network, packed.pack(make_tokens(LENGTHS)), "mean"), first[0])
+    # torch's own products stay in two threads: their sums may differ by rounding
+    monkeypatch.setattr(sublayers, "in_threads", lambda work, items: [work(item) for item in items])
+    assert same(outputs(network, 1), first)
+    network.eval()
+    assert same(outputs(network, 1), outputs(network, 2))
+
+
+@pytest.mark.usefixtures("compiled")
+def test_evaluation_draws_nothing() -> None:
+    network = float_network("bert")
+    before = torch.get_rng_state()
+    packed_states(network, make_tokens(LENGTHS))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.usefixtures("compiled")
+def test_frozen_weights_get_no_gradient_and_the_others_the_same() -> None:
+    network = float_network("bert")
+    expected = {name: p.grad for name, p in network.named_parameters() if outputs(network, 0) and p.grad is not None}
+    for part in (network.embeddings, network.encoder.layer[0]):
+        part.requires_grad_(False)
+    network.encoder.layer[1].output.dense.weight.requires_grad_(False)
+    outputs(network, 0)
+    found = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
+    assert found.keys() == {
+        name
+        for name in expected
+        if name.startswith("encoder.layer.1") and name != "encoder.layer.1.output.dense.weight"
+    }
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, expected[name])
+
+
+class Doubled(nn.Linear):
+    """As adapters are: a layer in the place of another."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * super().forward(x)
+
+
+@pytest.mark.usefixtures("compiled")
+def test_modules_that_are_not_torchs_own_or_have_hooks_are_called() -> None:
+    network = float_network("bert")
+    layer, other = network.encoder.layer
+    calls: list[str] = []
+    layer.output.LayerNorm.register_forward_hook(lambda *_: calls.append("norm"))
+    layer.attention.self.query.register_full_backward_hook(lambda *_: calls.append("query"))
+    other.attention.output.dense.__class__ = Doubled
+    other.intermediate.intermediate_act_fn = nn.ReLU()
+    tokens = make_tokens(LENGTHS[:6])
+    found = torch.cat(packed_states(network, tokens))
+    torch.testing.assert_close(found, torch.cat(padded_states(network, tokens)), rtol=0, atol=1e-5)
+    assert calls == ["norm", "norm"]
+    found.sum().backward()
+    assert "query" in calls
+
+
+@pytest.mark.usefixtures("compiled")
+def test_without_numba_or_in_lower_precision_torch_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    x_TD = torch.zeros(4, 4)
+    assert accelerator.sublayers_for(x_TD) is sublayers
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert accelerator.sublayers_for(x_TD) is None
+    assert accelerator.sublayers_for(x_TD.double()) is None
+    assert accelerator.sublayers_for(x_TD.to("meta")) is None
+    network = float_network("bert")
+    compiled = outputs(network, 0)[0]
+    monkeypatch.setattr(accelerator, "numba_works", lambda: False)
+    monkeypatch.setattr(sublayers, "sublayer", None)
+    monkeypatch.setattr(pack_loops, "arrange", None)
+    torch.testing.assert_close(outputs(network, 0)[0], compiled, rtol=0, atol=1e-5)
+    assert not torch.allclose(outputs(network.train(), 0)[0], outputs(network, 1)[0])

@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xmclab.api import Loss
-from xmclab_bce.loss import BinaryCrossEntropy
-from xmclab_ds.loss import DecoupledSoftmax
-from xmclab_supcon.loss import Softmax, SupCon
+from xmclab.plugins import default_registry
 
-LOSSES = [DecoupledSoftmax(), SupCon(), Softmax(), BinaryCrossEntropy()]
-each_loss = pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: type(loss).__name__)
+LOSSES = {name: default_registry().get("loss", name)() for name in default_registry().names("loss") if "." not in name}
+NAMES = {type(loss): name for name, loss in LOSSES.items()}
+each_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+IN_COSINES = {"triplet", "prob_contrastive"}  # their margins are no matter of a head's temperature
+STEEP = {"squared_hinge"}  # the slope grows with the error
 
 
 def counted(loss: Loss, s_QP: torch.Tensor, y_QP: torch.Tensor) -> torch.Tensor:
@@ -61,7 +62,7 @@ def test_huge_scores_stay_finite(loss, positives):
     assert torch.isfinite(values).all()
     assert (values >= 0).all()
     assert torch.isfinite(s_QP.grad).all()
-    assert (s_QP.grad.abs() <= 3).all()
+    assert NAMES[type(loss)] in STEEP or (s_QP.grad.abs() <= 3).all()
 
 
 @each_loss
@@ -102,4 +103,4 @@ def test_inputs_are_left_as_they_were(loss):
 
 @each_loss
 def test_the_temperature_is_unset(loss):
-    assert loss.temperature is None
+    assert loss.temperature == (1 if NAMES[type(loss)] in IN_COSINES else None)

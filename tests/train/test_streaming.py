@@ -269,6 +269,14 @@ def test_the_trainer_streams_to_the_same_weights(
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
+def test_scores_that_overflow_are_seen_before_the_table_is_updated() -> None:
+    blocks = LabelBlocks.of_batch(make_batch(), "cpu", BLOCK)
+    for size, finite in ((1.0, True), (1e38, False)):
+        q_QD = torch.full((QUERIES, DIM), size)
+        step = AllLabels(make_head().float(), xmclab.objective("ds", "pal_n", 1e-3), 1.0, q_QD, blocks, None, seed_for)
+        assert bool(step.finite) is finite
+
+
 @pytest.mark.parametrize("clip", [0, 1])
 def test_a_number_that_is_not_finite_stops_before_the_table_is_updated(clip: float) -> None:
     made = make_trainer(f"optim.clip={clip}")

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
     Indices = NDArray[Any]  # int32 or int64, as scipy chose
 
+AHEAD = 16  # rows between asking for one and its turn
+DIGIT = 11  # bits by which labels are sorted at a time
+
 
 @jit
 def distinct(sizes_Q: Ids, uniform_Rn: NDArray[np.float64]) -> Ids:
@@ -56,6 +59,64 @@ def pick(table_NH: NDArray[np.int32], rows_Q: Ids, places_Qn: Ids) -> Ids:
             place = places_Qn[query, column]
             picked_Qn[query, column] = table_NH[rows_Q[query], place] if place >= 0 else -1
     return picked_Qn
+
+
+@jit
+def row_lengths(rows_Q: Ids, indptr: Indices, indices: Indices) -> Ids:
+    """[Q] how many entries each row has; they are asked for, as `entries` and `match` come next."""
+    lengths_Q = np.empty_like(rows_Q)
+    for query in range(len(rows_Q)):
+        if query + AHEAD < len(rows_Q):
+            ask_for(indptr, rows_Q[query + AHEAD], rows_Q[query + AHEAD] + 2)
+        start, end = indptr[rows_Q[query]], indptr[rows_Q[query] + 1]
+        ask_for(indices, start, end)
+        lengths_Q[query] = end - start
+    return lengths_Q
+
+
+@jit
+def entries(rows_Q: Ids, places_Qn: Ids, indptr: Indices, indices: Indices) -> Ids:
+    """The columns at these places of the rows, row after row, without those of -1."""
+    columns = np.empty(places_Qn.size, np.int64)
+    count = 0
+    for query in range(len(rows_Q)):
+        start = indptr[rows_Q[query]]
+        for place in places_Qn[query]:
+            if place >= 0:
+                columns[count] = indices[start + place]
+                count += 1
+    return columns[:count]
+
+
+@jit
+def union(sampled: Ids, mined_QE: Ids) -> Ids:
+    """The distinct labels of both, ascending, without -1; sorted by their digits, the lowest first."""
+    labels = np.empty(len(sampled) + mined_QE.size, np.int64)
+    labels[: len(sampled)] = sampled
+    count, largest = len(sampled), np.int64(0)
+    for label in mined_QE.ravel():
+        labels[count] = label
+        count += int(label >= 0)
+    for label in labels[:count]:
+        largest = max(largest, label)
+    other = np.empty_like(labels)
+    shift = 0
+    while largest >> shift:
+        starts = np.zeros((1 << DIGIT) + 1, np.int64)
+        for label in labels[:count]:
+            starts[((label >> shift) & ((1 << DIGIT) - 1)) + 1] += 1
+        starts = starts.cumsum()
+        for label in labels[:count]:
+            digit = (label >> shift) & ((1 << DIGIT) - 1)
+            other[starts[digit]] = label
+            starts[digit] += 1
+        labels, other = other, labels
+        shift += DIGIT
+    last = min(count, 1) - 1
+    for label in labels[:count]:
+        last += int(label != labels[last])
+        labels[last] = label
+    return labels[: last + 1]
 
 
 @jit
@@ -117,22 +178,33 @@ def match(
         word, bit = _bit(bits, labels_P[place])
         bits[word] |= bit
 
-    most, most_ignored = 0, 0
-    for row in rows_Q:
-        most += indptr[row + 1] - indptr[row]
+    most, most_ignored, longest = 0, 0, 0
+    for query in range(len(rows_Q)):
+        if query + AHEAD < len(rows_Q):
+            ask_for(filter_indptr, rows_Q[query + AHEAD], rows_Q[query + AHEAD] + 2)
+        row = rows_Q[query]
+        length = indptr[row + 1] - indptr[row]
+        most, longest = most + length, max(longest, length)
         most_ignored += filter_indptr[row + 1] - filter_indptr[row]
     row_E, column_E, value_E = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, values.dtype)
     row_I, column_I = np.empty(most_ignored, np.int64), np.empty(most_ignored, np.int64)
 
     kept_Q = np.zeros(len(rows_Q), np.bool_)
     positive_of_P = np.full(len(labels_P), -1, np.int64)  # the last row that has each label
+    likely = np.empty(longest, np.int64)  # entries of a row that the bits let through
     found, ignored, position = 0, 0, 0
     for query in range(len(rows_Q)):
+        if query + AHEAD < len(rows_Q):
+            coming = rows_Q[query + AHEAD]
+            ask_for(values, indptr[coming], indptr[coming + 1])
+            ask_for(filter_indices, filter_indptr[coming], filter_indptr[coming + 1])
         row = rows_Q[query]
+        passed = 0
         for entry in range(indptr[row], indptr[row + 1]):
             word, bit = _bit(bits, indices[entry])
-            if not bits[word] & bit:
-                continue
+            likely[passed] = entry  # without a branch, which could not be foreseen
+            passed += int((bits[word] & bit) != 0)
+        for entry in likely[:passed]:
             place = table[_slot(table, labels_P, indices[entry])]
             if place >= 0:
                 row_E[found], column_E[found], value_E[found] = position, place, values[entry]

@@ -56,7 +56,7 @@ def build_batch(
         compiled = accelerated(targets_NL.nnz)
         sampled = sample_positives(rows_Q, targets_NL, beta, rng, compiled)
         if cap == 0:
-            labels_P = sorted_unique(np.concatenate([sampled, mined_QE[mined_QE >= 0]]))
+            labels_P = union(sampled, mined_QE, compiled)
         else:
             labels_P = fill(cap, _in_fill_order(sampled, mined_QE, rows_Q, targets_NL), compiled)
     matched = match(rows_Q, labels_P, targets_NL, filter_NL, compiled)
@@ -72,11 +72,26 @@ def build_batch(
 
 def sample_positives(rows_Q: Ids, targets_NL: sp.csr_array, beta: int, rng: np.random.Generator, compiled: bool) -> Ids:
     """At most beta labels of each row, row after row."""
+    if compiled:
+        from xmclab.batch import loops
+
+        lengths_Q = loops.row_lengths(rows_Q, targets_NL.indptr, targets_NL.indices)
+        drawn_Qn = distinct(lengths_Q, min(beta, int(lengths_Q.max(initial=0))), rng, compiled)
+        return loops.entries(rows_Q, drawn_Qn, targets_NL.indptr, targets_NL.indices)
     starts_Q = targets_NL.indptr[rows_Q].astype(np.int64)
     lengths_Q = targets_NL.indptr[rows_Q + 1] - starts_Q
     drawn_Qn = distinct(lengths_Q, min(beta, int(lengths_Q.max(initial=0))), rng, compiled)
     entries_Qn = starts_Q[:, None] + drawn_Qn
     return np.asarray(targets_NL.indices[entries_Qn[drawn_Qn >= 0]], dtype=np.int64)
+
+
+def union(sampled: Ids, mined_QE: Ids, compiled: bool) -> Ids:
+    """The distinct labels of both, ascending, without -1."""
+    if compiled:
+        from xmclab.batch import loops
+
+        return loops.union(sampled, mined_QE)
+    return sorted_unique(np.concatenate([sampled, mined_QE[mined_QE >= 0]]))
 
 
 def _in_fill_order(sampled: Ids, mined_QE: Ids, rows_Q: Ids, targets_NL: sp.csr_array) -> Iterator[Ids]:

@@ -1,4 +1,5 @@
-"""The command line: `xmclab run`, `data`, `predict`, `eval`, `score`, `export`, `check`, `parts`, `recipes`.
+"""The command line: `xmclab run`, `data`, `predict`, `eval`, `score`, `export`, `bench`, `report`, `new`, `check`,
+`parts`, `recipes`.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 usage or config, 3 data, 4 plugin,
 5 diverged, 6 out of memory, 7 storage, 130 interrupted, 141 the reader of stdout went away.
@@ -16,8 +17,8 @@ from typing import Annotated, Any
 import typer
 
 from xmclab import __version__
-from xmclab.cli import check, data, export, predict, score
-from xmclab.cli.common import Json, print_json
+from xmclab.cli import bench, check, data, export, new, predict, score
+from xmclab.cli.common import Json, print_json, registry_with, without_plugins
 from xmclab.errors import XmclabError
 
 # The commands import what they need when they run: help answers without torch.
@@ -128,7 +129,13 @@ def _train(config: Any, out: Path | None, as_json: bool) -> None:
 
     # Whatever a part prints, stdout holds results only.
     with contextlib.redirect_stdout(sys.stderr), data.messages_shown():
-        result = train(config, config.registry, out, Console(file=sys.stderr))
+        try:
+            result = train(config, config.registry, out, Console(file=sys.stderr))
+        except Exception as error:
+            if fault := config.registry.fault_of(error):
+                traceback.print_exc()
+                raise fault from error
+            raise
     if as_json:
         print_json(result.document)
     else:
@@ -139,28 +146,40 @@ app.command()(predict.predict)
 app.command("eval")(predict.evaluate)
 app.command()(score.score)
 app.command()(export.export)
+app.command()(new.new)
 app.command()(check.check)
+app.command()(bench.bench)
+app.command()(bench.report)
 
 
 @app.command()
 def parts(
-    kind: Annotated[str | None, typer.Argument(metavar="KIND", help="Such as loss, sampler, reduction.")] = None,
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[KIND] [plugin=FILE]", help="Such as loss, sampler, reduction.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the parts: what each is, its options, and the plugin that it comes from."""
     from xmclab.cli import show
-    from xmclab.plugins import default_registry
 
-    registry = default_registry()
-    found = registry.describe(kind)
+    kinds, files = without_plugins(words)
+    if len(kinds) > 1:
+        raise typer.BadParameter(f"one kind at a time, not {' '.join(kinds)}")
+    registry = registry_with(files)
+    found = registry.describe(*kinds)
     print_json(show.parts_document(registry, found)) if as_json else show.print_parts(registry, found)
 
 
 @app.command()
-def recipes(as_json: Json = False) -> None:
+def recipes(
+    words: Annotated[list[str] | None, typer.Argument(metavar="[plugin=FILE]")] = None,
+    as_json: Json = False,
+) -> None:
     """List the recipes: what recipe=NAME can be."""
     from xmclab.cli import show
-    from xmclab.plugins import default_registry
 
-    rows = show.recipe_rows(default_registry())
+    others, files = without_plugins(words)
+    if others:
+        raise typer.BadParameter(f"nothing but plugin=FILE is expected, not {' '.join(others)}")
+    rows = show.recipe_rows(registry_with(files))
     print_json(rows) if as_json else show.print_recipes(rows)

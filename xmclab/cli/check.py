@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from xmclab.cli.common import Json, print_json, registry_with
+from xmclab.cli.common import Json, print_json, registry_with, without_plugins
 from xmclab.errors import ConfigError, DataError, PluginError, Problem, did_you_mean
 from xmclab.hookspecs import KINDS
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from xmclab.plugins import Registry
     from xmclab.testing import Verdict
 
-PLUGIN = "plugin="
 EXAMPLE = "such as loss:ds, or 'loss:margin(margin=2)' with options"
 
 
@@ -32,11 +31,11 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Hold parts against the laws of their kinds: xmclab check loss:mine plugin=./mine.py"""
-    named = [part for part in parts or () if not part.startswith(PLUGIN)]
+    named, files = without_plugins(parts)
     if bool(named) == every:
         raise ConfigError(Problem("check", "give parts or --all, one of the two", EXAMPLE))
     require_testing()
-    registry = registry_with([part.removeprefix(PLUGIN) for part in parts or () if part.startswith(PLUGIN)])
+    registry = registry_with(files)
     asked = [(kind, name) for kind in KINDS for name in registry.names(kind)] if every else []
     asked += [_kind_and_rest(part) for part in named]
     results = []

@@ -31,6 +31,12 @@ def note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)
 
 
+def without_plugins(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """What was typed beside `plugin=FILE`, and the files."""
+    files = [word.removeprefix("plugin=") for word in words or () if word.startswith("plugin=")]
+    return [word for word in words or () if not word.startswith("plugin=")], files
+
+
 def registry_with(files: Sequence[str] | None) -> Registry:
     """The installed plugins and those of these files."""
     from xmclab.plugins import default_registry

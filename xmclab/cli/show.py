@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -18,7 +19,8 @@ from xmclab.recipes import summary
 WIDE = 200  # columns where nobody watches: lines stay whole for grep
 
 
-def _console() -> Console:
+def wide_console() -> Console:
+    """Stdout, as wide as lines get where nobody watches."""
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
 
 
@@ -35,7 +37,7 @@ def print_why(config: Config) -> None:
     for key, value, source in config.explain():
         style = "dim" if source.startswith("default") else ""
         table.add_row(escape(key), escape(str(value)), escape(source), style=style)
-    _console().print(table)
+    wide_console().print(table)
 
 
 def print_config(config: Config) -> None:
@@ -57,7 +59,7 @@ def parts_document(registry: Registry, parts: Sequence[PartInfo]) -> dict[str, A
 
 def print_parts(registry: Registry, parts: Sequence[PartInfo]) -> None:
     """The parts by kind, each with its options below it; then what went wrong with plugins."""
-    console = _console()
+    console = wide_console()
     for kind in dict.fromkeys(part.kind for part in parts):
         console.print(f"[bold]{kind}[/bold]")
         for part in parts:
@@ -86,7 +88,11 @@ def _option_line(option: OptionInfo) -> str:
 
 def recipe_rows(registry: Registry) -> list[dict[str, str]]:
     """Every recipe with its one-line summary and its file."""
-    paths = {name: registry.recipe(name) for name in registry.names("recipe")}
+    return spec_rows({name: registry.recipe(name) for name in registry.names("recipe")})
+
+
+def spec_rows(paths: Mapping[str, Path]) -> list[dict[str, str]]:
+    """Files by name with their one-line summaries."""
     return [{"name": name, "summary": summary(path), "path": str(path)} for name, path in paths.items()]
 
 
@@ -95,4 +101,4 @@ def print_recipes(rows: Sequence[dict[str, str]]) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     for row in rows:
         table.add_row(f"[bold cyan]{escape(row['name'])}[/bold cyan]", escape(row["summary"]))
-    _console().print(table)
+    wide_console().print(table)

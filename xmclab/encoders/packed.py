@@ -4,12 +4,15 @@ pack       host: the texts of a chunk by length, one after the other, T = sum of
 token-wise embeddings, linear layers, norms and activations run on x_TD
 attention  within each text: texts of one length form a matrix (CPU), or a variable-length kernel takes all (CUDA)
 blocks     on a CPU, so many tokens at a time that what a layer hands to the next one is still in the cache
+compiled   on a CPU with numba, what is around the matrix products (`sublayers`)
 
-It calls the network's own modules, so weights, gradients, hooks and adapters stay where they are.
+It calls the network's own modules, or computes what they would, so weights, gradients, hooks and adapters stay where
+they are.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,15 +25,17 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from xmclab.accelerator import numba_is_loaded, sublayers_for
 from xmclab.api import Ragged, Tokens
 
 Groups = tuple[tuple[int, int], ...]  # (texts, length) of the texts of each length, by ascending length
 Pooling = Literal["mean", "cls"]
+Half = Callable[[Tensor, Groups], Tensor]  # of a layer: x_TD to x_TD
 
 # Beyond this length a fused kernel beats plain products on a CPU.
 SHORT = 64
 # Tokens that pass through the network together on a CPU.
-BLOCK = 2048
+BLOCK = 4096
 # Without the greatest length as an argument, the jagged layout would ask the device for it.
 HAS_JAGGED = "max_seqlen" in inspect.signature(torch.nested.nested_tensor_from_jagged).parameters
 
@@ -143,20 +148,29 @@ def pack(tokens: Ragged, padding: int | None = None) -> Tokens:
     Args:
         padding: see `padding_position`.
     """
+    arrange = importlib.import_module("xmclab.encoders.pack_loops").arrange if numba_is_loaded() else _arrange
+    ids_T, position_T, offset_B, rank_B, counts = arrange(tokens, padding)
+    present = np.flatnonzero(counts)
+    return {
+        "ids_T": torch.from_numpy(ids_T),
+        "position_T": torch.from_numpy(position_T),
+        "offset_B": torch.from_numpy(offset_B),  # [B + 1]
+        "rank_B": torch.from_numpy(rank_B),  # place of each text of the chunk among the packed ones
+        "groups": tuple(zip(counts[present].tolist(), present.tolist(), strict=True)),
+    }
+
+
+def _arrange(tokens: Ragged, padding: int | None) -> tuple[NDArray[Any], ...]:
+    """Ids and positions by ascending length of the texts, their offsets, the texts' ranks, and how many have a length.
+
+    Of the same length, texts stay in their order.
+    """
     lengths_B = np.diff(tokens.offsets)
     order_B = np.argsort(lengths_B.astype(np.uint16), kind="stable")  # of small integers: a radix sort
     rank_B = np.empty_like(order_B)
     rank_B[order_B] = np.arange(len(order_B))
     packed = tokens.take(order_B)
-    counts = np.bincount(lengths_B)
-    present = np.flatnonzero(counts)
-    return {
-        "ids_T": torch.from_numpy(packed.ids),
-        "position_T": torch.from_numpy(_positions(packed, padding)),
-        "offset_B": torch.from_numpy(packed.offsets),  # [B + 1]
-        "rank_B": torch.from_numpy(rank_B),  # place of each text of the chunk among the packed ones
-        "groups": tuple(zip(counts[present].tolist(), present.tolist(), strict=True)),
-    }
+    return packed.ids, _positions(packed, padding), packed.offsets, rank_B, np.bincount(lengths_B)
 
 
 def _positions(tokens: Ragged, padding: int | None) -> NDArray[np.int32]:
@@ -174,18 +188,24 @@ def _positions(tokens: Ragged, padding: int | None) -> NDArray[np.int32]:
 
 def encode(network: Any, tokens: Tokens, pooling: Pooling) -> Tensor:
     """x_BD in the order of the chunk, for the tokens that `pack` gives."""
-    blocks = _blocks(tokens) if tokens["ids_T"].device.type == "cpu" else [tokens]
-    pooled = [pool(hidden_states(network, block), block["groups"], pooling) for block in blocks]
+    pooled = [pool(x_TD, groups, pooling) for x_TD, groups in _blocks(network, tokens)]
     return torch.cat(pooled).index_select(0, tokens["rank_B"])
 
 
-def _blocks(tokens: Tokens) -> Iterator[Tokens]:
-    """The packed tokens in parts of about `BLOCK`, cut between texts."""
-    cuts = list(_cut(tokens["groups"]))
-    sizes = [sum(_sizes(groups)) for groups in cuts]
-    parts = tokens["ids_T"].split(sizes), tokens["position_T"].split(sizes), cuts
-    for ids_T, position_T, groups in zip(*parts, strict=True):
-        yield {"ids_T": ids_T, "position_T": position_T, "groups": groups}
+def hidden_states(network: Any, tokens: Tokens) -> Tensor:
+    """x_TD of the last layer, for the tokens that `pack` gives."""
+    return torch.cat([x_TD for x_TD, _ in _blocks(network, tokens)])
+
+
+def _blocks(network: Any, tokens: Tokens) -> Iterator[tuple[Tensor, Groups]]:
+    """x_TD of the last layer, in blocks of about `BLOCK` tokens on a CPU, cut between texts."""
+    x_TD = _embed(network.embeddings, tokens["ids_T"], tokens["position_T"])
+    cuts = list(_cut(tokens["groups"])) if x_TD.device.type == "cpu" else [tokens["groups"]]
+    halves = list(_halves(network, x_TD, tokens))
+    for block_TD, groups in zip(x_TD.split([sum(_sizes(groups)) for groups in cuts]), cuts, strict=True):
+        for half in halves:
+            block_TD = half(block_TD, groups)
+        yield block_TD, groups
 
 
 def _cut(groups: Groups) -> Iterator[Groups]:
@@ -205,22 +225,35 @@ def _cut(groups: Groups) -> Iterator[Groups]:
         yield tuple(block)
 
 
-def hidden_states(network: Any, tokens: Tokens) -> Tensor:
-    """x_TD of the last layer, for the tokens that `pack` gives."""
-    groups: Groups = tokens["groups"]
-    x_TD = _embed(network.embeddings, tokens["ids_T"], tokens["position_T"])
-    bias_HTT = _position_bias(network, x_TD, groups)
+def _halves(network: Any, x_TD: Tensor, tokens: Tokens) -> Iterator[Half]:
+    """Attention and feed-forward of every layer; compiled where that can be."""
+    longest = tokens["groups"][-1][1]
     heads = network.config.num_attention_heads
+    bias_HTT = _position_bias(network, x_TD, longest)
+    compiled = sublayers_for(x_TD)
     for layer in LAYERS[network.config.model_type](network):
-        q, k, v = (part(x_TD).unflatten(-1, (heads, -1)) for part in (layer.query, layer.key, layer.value))
-        dropout = layer.attention_dropout.p if layer.attention_dropout.training else 0.0
-        if x_TD.is_cuda and bias_HTT is None and HAS_JAGGED:
-            mixed = jagged_attention(q, k, v, tokens["offset_B"], groups, dropout)
-        else:
-            mixed = grouped_attention(q, k, v, groups, dropout, bias_HTT)
-        x_TD = layer.out_norm(x_TD + layer.out_dropout(layer.out(mixed.flatten(1))))
-        x_TD = layer.down_norm(x_TD + layer.down_dropout(layer.down(layer.activation(layer.up(x_TD)))))
-    return x_TD
+        fast = compiled.attention(layer, heads) if compiled and bias_HTT is None and longest <= SHORT else None
+        yield fast or partial(_attention, layer, heads, tokens["offset_B"], bias_HTT)
+        fast = compiled.feed_forward(layer) if compiled else None
+        yield fast or partial(_feed_forward, layer)
+
+
+def _attention(
+    layer: Layer, heads: int, offset_B: Tensor, bias_HTT: Tensor | None, x_TD: Tensor, groups: Groups
+) -> Tensor:
+    q, k, v = (part(x_TD).unflatten(-1, (heads, -1)) for part in (layer.query, layer.key, layer.value))
+    dropout = layer.attention_dropout.p if layer.attention_dropout.training else 0.0
+    if x_TD.is_cuda and bias_HTT is None and HAS_JAGGED:
+        mixed = jagged_attention(q, k, v, offset_B, groups, dropout)
+    else:
+        mixed = grouped_attention(q, k, v, groups, dropout, bias_HTT)
+    y_TD: Tensor = layer.out_norm(x_TD + layer.out_dropout(layer.out(mixed.flatten(1))))
+    return y_TD
+
+
+def _feed_forward(layer: Layer, x_TD: Tensor, groups: Groups) -> Tensor:
+    y_TD: Tensor = layer.down_norm(x_TD + layer.down_dropout(layer.down(layer.activation(layer.up(x_TD)))))
+    return y_TD
 
 
 def pool(x_TD: Tensor, groups: Groups, pooling: Pooling) -> Tensor:
@@ -236,15 +269,18 @@ def _embed(embeddings: Any, ids_T: Tensor, position_T: Tensor) -> Tensor:
     x_TD = embeddings.word_embeddings(ids_T) + embeddings.position_embeddings(position_T)
     if hasattr(embeddings, "token_type_embeddings"):
         x_TD = x_TD + embeddings.token_type_embeddings.weight[0]
-    embedded_TD: Tensor = embeddings.dropout(embeddings.LayerNorm(x_TD))
+    x_TD = embeddings.LayerNorm(x_TD)
+    if compiled := sublayers_for(x_TD):
+        dropped_TD: Tensor = compiled.dropout(x_TD, embeddings.dropout)
+        return dropped_TD
+    embedded_TD: Tensor = embeddings.dropout(x_TD)
     return embedded_TD
 
 
-def _position_bias(network: Any, x_TD: Tensor, groups: Groups) -> Tensor | None:
+def _position_bias(network: Any, x_TD: Tensor, longest: int) -> Tensor | None:
     """Bias of the attention between two positions, where a network has one (mpnet); shorter texts use its corner."""
     if network.config.model_type != "mpnet":
         return None
-    longest = groups[-1][1]
     bias_1HTT: Tensor = network.encoder.compute_position_bias(x_TD.new_empty(1, longest, 0))  # only its shape is read
     return bias_1HTT.squeeze(0)
 

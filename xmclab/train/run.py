@@ -6,25 +6,35 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 
-from xmclab.api import Dataset, Ragged, Ranking, Tracker
+from xmclab.api import Dataset, Keys, Ragged, Ranking
 from xmclab.config import Config
 from xmclab.data import open_data
 from xmclab.data.tokens import Tokeniser
 from xmclab.errors import DivergedError, MemoryLimitError, Problem, XmclabError
-from xmclab.evaluate.metrics import evaluate, inverse_propensity, propensity_parameters
+from xmclab.evaluate.bootstrap import group_sums
+from xmclab.evaluate.metrics import (
+    contributions,
+    evaluate,
+    frequency_bands,
+    inverse_propensity,
+    propensity_parameters,
+)
 from xmclab.evaluate.report import print_table
 from xmclab.evaluate.search import rank_all
 from xmclab.plugins import Registry
 from xmclab.train import store
 from xmclab.train.display import Display
+from xmclab.train.observers import observed
 from xmclab.train.trainer import Trainer
 
 Scores = dict[str, dict[str, float]]
@@ -54,12 +64,16 @@ class Evaluator:
 
     def model(self, trainer: Trainer) -> Scores:
         """Metrics of every search of the model as it is now."""
+        return self.score(self.rankings(trainer))
+
+    def rankings(self, trainer: Trainer) -> dict[str, Ranking]:
+        """The labels of the test queries by every search of the model as it is now."""
         trainer.model.settle()
         settings = self.config.settings
         with trainer.profile.part("evaluation"):
             if self.test_tokens is None:
                 self.test_tokens = trainer.tokeniser.tokens(trainer.model.encoder, self.data.test.texts, "test queries")
-            rankings = rank_all(
+            return rank_all(
                 trainer.model,
                 lambda: self.config.make("index"),
                 self.test_tokens,
@@ -68,7 +82,22 @@ class Evaluator:
                 settings.evaluate.depth,
                 settings.encode.search_chunk,
             )
-            return self.score(rankings)
+
+    def bands(self, rankings: Mapping[str, Ranking]) -> dict[str, dict[str, dict[str, float]]]:
+        """What head, torso and tail labels bring to the metrics of every search."""
+        truth, groups = self.data.test.targets_NL, frequency_bands(self.data.train.targets_NL)
+        return {
+            name: contributions(ranking, truth, self.inverse_propensity_L, groups) for name, ranking in rankings.items()
+        }
+
+    def points(self, rankings: Mapping[str, Ranking], metrics: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """What each test query (or group of them) contributes to these metrics, for the tests of differences."""
+        arrays: dict[str, NDArray[Any]] = {"metrics": np.array(metrics)}
+        for name, ranking in rankings.items():
+            rng = Keys(0).rng("points")  # the same groups in every run
+            found_GM, best_GM = group_sums(ranking, self.data.test.targets_NL, self.inverse_propensity_L, metrics, rng)
+            arrays |= {f"found {name}": found_GM, "best": best_GM}
+        return arrays
 
     def baselines(self, registry: Registry) -> Scores:
         depth = self.config.settings.evaluate.depth
@@ -88,55 +117,66 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
     started = time.perf_counter()
     data = open_data(settings.data, registry)
     folder = store.create_folder(out, f"{config.recipe}-{data.name}")
-    with deterministic(settings.deterministic), failures(folder):
-        trainer = make_trainer(config, data, folder, console)
+    with deterministic(settings.deterministic):
+        with failures(folder):
+            trainer = make_trainer(config, data, folder, console)
         evaluator = Evaluator(config, data)
         store.save_config(folder, config)
         store.write_json(folder / "environment.json", store.environment(config, data, trainer.device))
-        with tracked(config, folder) as log:
+        with observed(config, folder, trainer.steps, started, console) as log, failures(folder):
             seconds["prepare"] = time.perf_counter() - started
             with timed(seconds, "train"), Display(console, settings.epochs, trainer.steps) as display:
                 display.note(
                     f"{data.name}: {len(data.train)} training queries, {data.num_labels} labels, "
                     f"{trainer.steps} steps on {trainer.device}"
                 )
+                for name, term in trainer.terms.items():
+                    if term.objective.needs_all:
+                        how = "in blocks" if term.streams else "by the whole matrix of scores"
+                        display.note(f"{name}: against all labels, {how}")
 
                 def after_epoch(done: int) -> None:
                     if settings.evaluate.every and done % settings.evaluate.every == 0 and done < settings.epochs:
                         found = evaluator.model(trainer)
-                        log({"event": "eval", "epoch": done, "metrics": found})
+                        log({"event": "eval", "epoch": done, "seconds": trainer.seconds, "metrics": found})
                         scores = "  ".join(f"{name} P@1 {row['P@1']:.2f}" for name, row in found.items())
                         display.note(f"after epoch {done}: {scores}")
 
                 trainer.fit(log, display, after_epoch)
             with timed(seconds, "evaluate"):
-                metrics = evaluator.model(trainer)
+                rankings = evaluator.rankings(trainer)
+                metrics = evaluator.score(rankings)
             with timed(seconds, "baselines"):
                 baselines = evaluator.baselines(registry) if settings.evaluate.baselines else {}
-            log({"event": "eval", "epoch": settings.epochs, "metrics": metrics, "baselines": baselines})
-        store.save_model(folder, trainer.model)
-        store.save_labels(folder, store.Labels(data.label_names, data.label_texts))
-    seconds["total"] = time.perf_counter() - started
-    document = {
-        "recipe": config.recipe,
-        "data": {
-            "name": data.name,
-            "sha256": data.fingerprint,
-            "train": len(data.train),
-            "test": len(data.test),
-            "labels": data.num_labels,
-        },
-        "seed": settings.seed,
-        "config": config.to_dict(),
-        "metrics": metrics,
-        "baselines": baselines,
-        "seconds": {name: round(value, 3) for name, value in seconds.items()},
-        "out": str(folder),
-    }
-    if trainer.profile.on:
-        document["profile"] = trainer.profile.summary()
-        trainer.profile.print_table(console)
-    store.write_json(folder / store.RESULT, document)
+            final = {"event": "eval", "epoch": settings.epochs, "seconds": trainer.seconds, "metrics": metrics}
+            log({**final, "baselines": baselines})
+            store.save_points(folder, evaluator.points(rankings, list(next(iter(metrics.values())))))
+            if settings.keep_model:
+                store.save_model(folder, trainer.model)
+            store.save_labels(folder, store.Labels(data.label_names, data.label_texts))
+            seconds["total"] = time.perf_counter() - started
+            document = {
+                "recipe": config.recipe,
+                "data": {
+                    "name": data.name,
+                    "sha256": data.fingerprint,
+                    "train": len(data.train),
+                    "test": len(data.test),
+                    "labels": data.num_labels,
+                },
+                "seed": settings.seed,
+                "config": config.to_dict(),
+                "metrics": metrics,
+                "baselines": baselines,
+                "bands": evaluator.bands(rankings),
+                "memory": store.peak_memory(trainer.device),
+                "seconds": {name: round(value, 3) for name, value in seconds.items()},
+                "out": str(folder),
+            }
+            if trainer.profile.on:
+                document["profile"] = trainer.profile.summary()
+                trainer.profile.print_table(console)
+            store.write_json(folder / store.RESULT, document)
     return RunResult(folder, metrics, baselines, document)
 
 
@@ -164,20 +204,6 @@ def failures(folder: Path) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         hint = "lower encode.chunk (gradients stay exact), then pool.cap or sampler.batch_size"
         raise MemoryLimitError(Problem("out of memory", str(error).splitlines()[0], hint)) from error
-
-
-@contextlib.contextmanager
-def tracked(config: Config, folder: Path) -> Iterator[Callable[[Mapping[str, Any]], None]]:
-    """The function that takes the records of a run, to the config's tracker or to nowhere."""
-    tracker: Tracker | None = config.make("tracker")
-    if tracker is None:
-        yield lambda record: None
-        return
-    tracker.start(folder, config.to_dict())
-    try:
-        yield tracker.log
-    finally:
-        tracker.end()
 
 
 @contextlib.contextmanager

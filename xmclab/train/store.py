@@ -4,8 +4,9 @@ config.yaml       the resolved config; `recipe=RUN/config.yaml` runs it again
 environment.json  versions, seed, data fingerprint, device
 metrics.jsonl     a line per step and evaluation (the `jsonl` tracker)
 result.json       the document that `xmclab run --json` prints
-model.safetensors the weights;  encoder/ vocabulary or tokenizer files
+model.safetensors the weights (unless keep_model=false);  encoder/ vocabulary or tokenizer files
 labels.jsonl      names and texts of the labels, in the order of their ids
+points.npz        what each test query contributes to the metrics, for tests of differences
 failure/          only if the run diverged: where and on what
 """
 
@@ -16,14 +17,18 @@ import importlib.metadata
 import itertools
 import json
 import platform
+import resource
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -32,10 +37,11 @@ from xmclab.api import Dataset
 from xmclab.config import Config, resolve
 from xmclab.errors import Problem, StorageError
 from xmclab.plugins import Registry
+from xmclab.recipes import MADE_WITH
 from xmclab.train.model import Model
 
 CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.json", "encoder"
-LABELS = "labels.jsonl"
+LABELS, POINTS = "labels.jsonl", "points.npz"
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,10 @@ def environment(config: Config, data: Dataset, device: torch.device) -> dict[str
 
 
 def save_config(folder: Path, config: Config) -> None:
+    """Write the config as a recipe; plugin files, which a recipe cannot load, are named in its first line."""
     text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
+    if files := config.registry.files:
+        text = f"# {MADE_WITH}{' plugin='.join(files)}\n{text}"
     (folder / CONFIG).write_text(text, encoding="utf-8")
 
 
@@ -114,6 +123,18 @@ def save_model(folder: Path, model: Model) -> None:
     save_file(state, folder / WEIGHTS)
     (folder / ENCODER).mkdir(exist_ok=True)
     model.encoder.save_assets(folder / ENCODER)
+
+
+def save_points(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write the contributions of the test queries."""
+    np.savez_compressed(folder / POINTS, allow_pickle=False, **arrays)
+
+
+def peak_memory(device: torch.device) -> dict[str, int]:
+    """The most bytes that this process has held, and on a GPU those of its tensors."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+    return peak | ({"device_peak": torch.cuda.max_memory_allocated(device)} if device.type == "cuda" else {})
 
 
 def save_labels(folder: Path, labels: Labels) -> None:

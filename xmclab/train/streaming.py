@@ -96,6 +96,18 @@ class LabelBlocks:
             [Block(*parts) for parts in zip(whole, *lists, strict=True)],
         )
 
+    def with_propensities(self, inverse_propensity_L: Tensor | None) -> LabelBlocks:
+        """The same blocks, knowing the inverse propensities of the labels."""
+        truth = self.truth.with_propensities(inverse_propensity_L)  # its pairs are in the order of the anchors'
+        anchor_truth = replace(self.anchor_truth, inverse_propensity_E=truth.inverse_propensity_E)
+        return replace(self, truth=truth, anchor_truth=anchor_truth)
+
+
+def _cells(row_E: Tensor, column_E: Tensor, columns: slice) -> Tensor:
+    """Cells of some columns of a matrix, counted row by row."""
+    cell_E: Tensor = row_E * (columns.stop - columns.start) + (column_E - columns.start)
+    return cell_E
+
 
 class _Streamed(ABC):
     """One term in one direction, summed over blocks; positives and ignored pairs are lists, other cells negatives."""
@@ -115,20 +127,21 @@ class _Streamed(ABC):
         It may overwrite the scores, and adds to the value if that is open.
         """
 
-    def _at(self, block: Block) -> tuple[Tensor, Tensor]:
+    def _at(self, block: Block) -> Tensor:
         """Cells of the positives in a block."""
-        return self.truth.row_E[block.pairs], self.truth.column_E[block.pairs] - block.labels.start
+        return _cells(self.truth.row_E[block.pairs], self.truth.column_E[block.pairs], block.labels)
 
-    def _ignored_at(self, block: Block) -> tuple[Tensor, Tensor]:
-        columns_I = self.truth.ignored_column_I[block.ignored] - block.labels.start
-        return self.truth.ignored_row_I[block.ignored], columns_I
+    def _ignored_at(self, block: Block) -> Tensor:
+        of = self.truth
+        return _cells(of.ignored_row_I[block.ignored], of.ignored_column_I[block.ignored], block.labels)
 
-    def _cut_out(self, x: Tensor, at: tuple[Tensor, Tensor], ignored_at: tuple[Tensor, Tensor]) -> Tensor:
-        """The scores of the positives; leaves `x` with the negatives."""
-        s_E = x[at]
-        for cells in (at, ignored_at):
-            if len(cells[0]):
-                x.index_put_(cells, x.new_full((), -math.inf))
+    def _cut_out(self, x_AC: Tensor, at_E: Tensor, ignored_at_I: Tensor) -> Tensor:
+        """The scores of the positives; leaves `x_AC` with the negatives."""
+        x = x_AC.view(-1)
+        s_E = x.index_select(0, at_E)
+        for cells in (at_E, ignored_at_I):
+            if len(cells):
+                x.index_fill_(0, cells, -math.inf)
         return s_E
 
     def _pairs(self, block: Block, first_row: int = 0) -> Pairs:
@@ -143,13 +156,14 @@ class _Cells(_Streamed):
 
     def gradient(self, s_QB: Tensor, block: Block) -> tuple[Tensor, float]:
         assert isinstance(self.part.loss, BinaryLoss)
-        at, weight = self._at(block), self.part.cell_weight
+        at_E, weight = self._at(block), self.part.cell_weight
         x_QB = s_QB if self.rescale == 1 else s_QB.mul_(self.rescale)
-        s_E = self._cut_out(x_QB, at, self._ignored_at(block))
+        s_E = self._cut_out(x_QB, at_E, self._ignored_at(block))
         of_pairs, slope_E = sum_over_pairs(replace(self.part, pairs=self._pairs(block)), s_E)
         of_cells, slope_QB = self.part.loss.of_negatives(x_QB)
         self.value = self.value + of_pairs + weight * of_cells
-        return slope_QB.index_put_(at, slope_E / weight), self.slope * weight
+        slope_QB.view(-1).index_copy_(0, at_E, slope_E / weight)
+        return slope_QB, self.slope * weight
 
 
 class _Queries(_Streamed):
@@ -181,14 +195,15 @@ class _Queries(_Streamed):
         self.log_sum_Q = log_sum_Q.clamp(min=torch.finfo(log_sum_Q.dtype).min)
 
     def gradient(self, s_QB: Tensor, block: Block) -> tuple[Tensor, float]:
-        at = self._at(block)
-        self._cut_out(s_QB, at, self._ignored_at(block))
+        at_E = self._at(block)
+        self._cut_out(s_QB, at_E, self._ignored_at(block))
         if fused := fused_for(s_QB):
             fused.weigh_rows_(s_QB, self.rescale, self.log_sum_Q, self.slope_Q)
         else:
             torch.add(-self.log_sum_Q.unsqueeze(1), s_QB, alpha=self.rescale, out=s_QB)
             s_QB.exp_().mul_(self.slope_Q.unsqueeze(1))
-        return s_QB.index_put_(at, self.slope_E[block.pairs]), self.slope
+        s_QB.view(-1).index_copy_(0, at_E, self.slope_E[block.pairs])
+        return s_QB, self.slope
 
 
 class _Labels(_Streamed):
@@ -203,15 +218,16 @@ class _Labels(_Streamed):
         columns_U = self.labels_U[block.anchors] - block.labels.start
         x_UQ = s_QB.index_select(1, columns_U).mul_(self.rescale).T.contiguous()
         first, unknown = block.anchors.start, block.anchors_ignored
-        at = self.truth.row_E[block.pairs] - first, self.truth.column_E[block.pairs]
-        ignored_at = self.truth.ignored_row_I[unknown] - first, self.truth.ignored_column_I[unknown]
-        s_E = self._cut_out(x_UQ, at, ignored_at)
+        queries = x_UQ.shape[1]
+        at_E = (self.truth.row_E[block.pairs] - first) * queries + self.truth.column_E[block.pairs]
+        ignored_at_I = (self.truth.ignored_row_I[unknown] - first) * queries + self.truth.ignored_column_I[unknown]
+        s_E = self._cut_out(x_UQ, at_E, ignored_at_I)
         log_sum_U = x_UQ.logsumexp(dim=1)
         value, slope_E, slope_U = self.part.loss.value_and_grad(s_E, log_sum_U, self._pairs(block, first))
         self.value = self.value + value
         shift_U1 = log_sum_U.clamp(min=torch.finfo(x_UQ.dtype).min).unsqueeze(1)
-        gradient_UQ = x_UQ.sub_(shift_U1).exp_().mul_(slope_U.unsqueeze(1)).index_put_(at, slope_E)
-        return torch.zeros_like(s_QB).index_copy_(1, columns_U, gradient_UQ.T), self.slope
+        x_UQ.sub_(shift_U1).exp_().mul_(slope_U.unsqueeze(1)).view(-1).index_copy_(0, at_E, slope_E)
+        return torch.zeros_like(s_QB).index_copy_(1, columns_U, x_UQ.T), self.slope
 
 
 class AllLabels:
@@ -307,9 +323,19 @@ class AllLabels:
                 g_QB, factor = g_QB.mul_(factor), 1.0
             for other_QB, other_factor in of_others:
                 g_QB.add_(other_QB, alpha=other_factor)
-            dz_BD = (g_QB.T @ self.q_QD).mul_(factor)
+            dz_BD = torch.empty_like(z_BD, dtype=g_QB.dtype)
+            torch.addmm(dz_BD, g_QB.T, self.q_QD, beta=0, alpha=factor, out=dz_BD)
             gradient_BD = dz_BD if z_BD is rows_BD else torch.autograd.grad(z_BD, rows_BD, dz_BD)[0]
             yield block, z_BD.detach(), g_QB, factor, gradient_BD
+
+    @property
+    def finite(self) -> Tensor:
+        """Whether all that is known before `backward` is finite: the vectors, and the values that were observed.
+
+        Rows are, because every update was.
+        """
+        observed = [part.value for part in self.sums if isinstance(part, _Queries)]
+        return torch.stack([x.isfinite().all() for x in (self.q_QD, *observed)]).all()
 
     @property
     def parts(self) -> list[TermValue]:
@@ -332,8 +358,7 @@ class StreamedRows:
 
     def backward(self, step: AllLabels) -> None:
         """The values and the gradient of the queries; of the table its norm, or its update."""
-        # Finite vectors have finite scores; rows are finite because every update was.
-        at_once = self.at_once and (step.q_QD.is_meta or bool(step.q_QD.isfinite().all()))
+        at_once = self.at_once and (step.q_QD.is_meta or bool(step.finite))
         step.backward(self._updates(step) if at_once else None)
         self._steps.append(step)
 

@@ -43,6 +43,7 @@ class Trainer:
         self.device = pick_device(self.settings.device)
         self.autocast = autocast_for(self.device, self.settings.precision)
         self.profile = Profile(self.device, self.settings.profile)
+        self.seconds = 0.0  # of training so far, evaluations left out
 
         torch.manual_seed(self.keys.seed_for("parameters"))
         encoder = config.make("encoder")
@@ -72,6 +73,7 @@ class Trainer:
         self.all_labels = any(term.objective.needs_all for term in self.terms.values())
         self.streams = any(term.streams for term in self.terms.values())
         self.label_weight_L = self._label_weights()
+        self.inverse_propensity_L = self._inverse_propensities()
 
         steps_per_epoch = len(self.sampler.plan(self.rows_N, 0, None, self.keys))
         self.steps = self.settings.epochs * steps_per_epoch
@@ -84,6 +86,7 @@ class Trainer:
         step = 0
         view: View | None = None
         for epoch in range(self.settings.epochs):
+            epoch_started = time.perf_counter()
             if self._refresh_due(epoch):
                 display.note(f"epoch {epoch + 1}: refreshing clusters and negatives")
                 started = time.perf_counter()
@@ -101,6 +104,7 @@ class Trainer:
                     log(record)
                     display.step(record)
                 step += 1
+            self.seconds += time.perf_counter() - epoch_started
             after_epoch(epoch + 1)
         self.model.settle()
 
@@ -164,13 +168,16 @@ class Trainer:
     def on_device(self, batch: Batch, query_chunks: list[Tokens], label_chunks: list[Tokens]) -> DeviceBatch:
         """The prepared batch as tensors on the device of the run."""
         labels_P = torch.from_numpy(batch.labels_P).to(self.device)
+        inverse_propensity_L = self.inverse_propensity_L
+        inverse_propensity_P = None if inverse_propensity_L is None else inverse_propensity_L[labels_P]
+        blocks = LabelBlocks.of_batch(batch, self.device) if self.streams else None
         return DeviceBatch(
             query_chunks=[to_device(chunk, self.device) for chunk in query_chunks],
             label_chunks=[to_device(chunk, self.device) for chunk in label_chunks],
             labels_P=labels_P,
-            truth=Truth.of_batch(batch, self.device),
+            truth=Truth.of_batch(batch, self.device).with_propensities(inverse_propensity_P),
             label_weight_P=None if self.label_weight_L is None else self.label_weight_L[labels_P],
-            blocks=LabelBlocks.of_batch(batch, self.device) if self.streams else None,
+            blocks=blocks.with_propensities(inverse_propensity_L) if blocks else None,
         )
 
     def train_step(self, step: int, batch: Batch, tensors: DeviceBatch) -> tuple[float, float, dict[str, float]]:
@@ -215,6 +222,12 @@ class Trainer:
             return None
         weights_L = inverse_propensity(self.targets_NL, *propensity_parameters(self.data.name))
         return torch.from_numpy(weights_L / weights_L.mean()).float().to(self.device)
+
+    def _inverse_propensities(self) -> torch.Tensor | None:
+        if not any(term.objective.needs_propensities for term in self.terms.values()):
+            return None
+        weights_L = inverse_propensity(self.targets_NL, *propensity_parameters(self.data.name))
+        return torch.from_numpy(weights_L).float().to(self.device)
 
 
 def ahead(

@@ -1,0 +1,70 @@
+"""The pair losses of pytorch-metric-learning by name: `loss.de=pml.SupConLoss(temperature=0.1)`.
+
+That library is imported when one of its losses is used or described, never for the names alone.
+"""
+
+from xmclab.hookspecs import PartRef, hookimpl, part
+
+LOSSES = (
+    "CircleLoss",
+    "ContrastiveLoss",
+    "GeneralizedLiftedStructureLoss",
+    "HistogramLoss",
+    "IntraPairVarianceLoss",
+    "LiftedStructureLoss",
+    "MarginLoss",
+    "MultiSimilarityLoss",
+    "NCALoss",
+    "NTXentLoss",
+    "SupConLoss",
+    "ThresholdConsistentMarginLoss",
+    "TripletMarginLoss",
+    "TupletMarginLoss",
+)
+
+_CLASSES = "it learns vectors of its own for classes; here these are the head's, and a loss of pairs trains them"
+_ONE_CLASS = "it reads positives from one class of each embedding, and cannot be told pairs"
+_VECTORS = "it looks at the vectors themselves, and a loss sees only their scores"
+
+REFUSED = {
+    "AngularLoss": "it compares labels with each other, and a loss sees only the scores of queries and labels",
+    "ArcFaceLoss": _CLASSES,
+    "CosFaceLoss": _CLASSES,
+    "CrossBatchMemory": "it keeps the vectors of earlier batches; miner=ann mines negatives from all labels",
+    "DynamicSoftMarginLoss": "it keeps a histogram of earlier steps, and a loss is a function of its scores",
+    "FastAPLoss": _ONE_CLASS,
+    "InstanceLoss": _ONE_CLASS,
+    "LargeMarginSoftmaxLoss": _CLASSES,
+    "ManifoldLoss": _CLASSES,
+    "MultipleLosses": "terms are added in the expression: pml.SupConLoss+0.1*pml.ContrastiveLoss",
+    "NPairsLoss": _ONE_CLASS,
+    "NormalizedSoftmaxLoss": _CLASSES,
+    "P2SGradLoss": _CLASSES,
+    "PNPLoss": _ONE_CLASS,
+    "ProxyAnchorLoss": _CLASSES,
+    "ProxyNCALoss": _CLASSES,
+    "RankedListLoss": _ONE_CLASS,
+    "SelfSupervisedLoss": "it pairs each embedding with its copy; here the data say which pairs are true",
+    "SignalToNoiseRatioContrastiveLoss": _VECTORS,
+    "SmoothAPLoss": _ONE_CLASS,
+    "SoftTripleLoss": _CLASSES,
+    "SphereFaceLoss": _CLASSES,
+    "SubCenterArcFaceLoss": _CLASSES,
+    "VICRegLoss": _VECTORS,
+}
+
+# What `xmclab check` finds, and what is in the nature of the loss.
+LAWS_NOT_KEPT = {
+    "CircleLoss": ["gradient"],
+    "HistogramLoss": ["gradient", "alone"],
+    "IntraPairVarianceLoss": ["alone"],
+    "MarginLoss": ["memory"],
+    "ThresholdConsistentMarginLoss": ["alone"],
+    "TripletMarginLoss": ["memory"],
+}
+
+
+@hookimpl
+def xmclab_parts() -> list[PartRef]:
+    usable = [part("loss", f"pml.{name}", f"xmclab_pml.losses:{name}") for name in LOSSES]
+    return usable + [part("loss", f"pml.{name}", unusable=reason) for name, reason in REFUSED.items()]

@@ -1,0 +1,225 @@
+"""Whole benches on the tiny data: cached, resumed, failing in part, repeatable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from xmclab.bench.bench import run_bench, write_report
+from xmclab.bench.spec import load_spec
+from xmclab.plugins import default_registry
+
+SPEC = """\
+# Reductions in small.
+base: [recipe=unidec, data=tiny, epochs=2, evaluate.every=1, sampler.batch_size=512, miner=none,
+       encoder.dim=16, encoder.chars_from=0, head.de.dim=16, head.clf.dim=16, device=cpu]
+rows:
+  POL: [reduction=pol]
+  PSL: [reduction=psl]
+grid: {seed: [0, 1]}
+metrics: [P@1, PSP@1]
+measures: [train, memory, pool, positives, target]
+target: P@1=0
+"""
+FAULTY = """\
+from dataclasses import dataclass
+import xmclab
+from xmclab.api import MultiClassLoss
+
+@dataclass
+class Faulty(MultiClassLoss):
+    def terms(self, s_QP, y_QP):
+        raise RuntimeError("out of order")
+
+@xmclab.hookimpl
+def xmclab_parts():
+    return [xmclab.part("loss", "faulty", Faulty)]
+"""
+
+
+@pytest.fixture(scope="module")
+def spec_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("spec") / "small.yaml"
+    path.write_text(SPEC)
+    return path
+
+
+@pytest.fixture(scope="module")
+def cells(spec_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The finished cells of the spec."""
+    folder = tmp_path_factory.mktemp("cells")
+    result = bench(spec_file, folder, at_once=2)
+    assert not result["left_out"]
+    return folder
+
+
+def bench(spec_file: Path, cells: Path, *overrides: str, at_once: int = 1) -> dict[str, Any]:
+    spec = load_spec(str(spec_file), overrides)
+    return run_bench(spec, default_registry(), cells, Console(quiet=True), at_once).document
+
+
+def stamps(cells: Path) -> dict[str, int]:
+    return {path.parent.name: path.stat().st_mtime_ns for path in cells.glob("*/result.json")}
+
+
+def numbers(document: dict[str, Any]) -> list[Any]:
+    return [(row["name"], row["search"], row["metrics"]) for row in document["rows"]]
+
+
+def test_a_bench_compares_rows_by_searches(spec_file: Path, cells: Path) -> None:
+    document = bench(spec_file, cells)
+    assert [(row["name"], row["search"]) for row in document["rows"]] == [
+        (name, search) for name in ("POL", "PSL") for search in ("de", "clf", "de+clf")
+    ]
+    assert document["seeds"] == [0, 1]
+    group = document["groups"][0]
+    assert group["state"] == "finished"
+    assert len(group["curves"]) == 2
+    assert [record["epoch"] for record in group["curves"][0]] == [1, 2]
+    assert 0 < group["curves"][0][0]["seconds"] < group["curves"][0][1]["seconds"]
+    for measure in ("train", "memory", "pool", "positives", "target"):
+        assert group["measures"][measure]["mean"] > 0
+    assert group["differs"] == {"reduction.de.name": "pol", "reduction.clf.name": "pol"}
+    row = document["rows"][0]
+    values = row["metrics"]["P@1"]["values"]
+    assert row["metrics"]["P@1"]["mean"] == pytest.approx(sum(values) / 2)
+    assert sum(band["P@1"] for band in row["bands"].values()) == pytest.approx(sum(values) / 2)
+    tests = [test for test in document["tests"] if (test["search"], test["metric"]) == ("de", "P@1")]
+    (test,) = tests
+    other = document["rows"][3]["metrics"]["P@1"]["mean"]
+    assert test["value"] == pytest.approx(row["metrics"]["P@1"]["mean"] - other)
+
+
+def test_what_was_run_is_not_run_again(spec_file: Path, cells: Path) -> None:
+    before = stamps(cells)
+    assert len(before) == 4
+    bench(spec_file, cells)
+    assert stamps(cells) == before
+    assert not list(cells.glob("*/model.safetensors"))
+
+
+def test_a_bench_that_was_cut_off_goes_on(spec_file: Path, cells: Path) -> None:
+    before = stamps(cells)
+    cut = sorted(before)[0]
+    (cells / cut / "result.json").unlink()
+    document = bench(spec_file, cells)
+    after = stamps(cells)
+    assert {name for name in after if after[name] != before[name]} == {cut}
+    assert not document["left_out"]
+
+
+def test_the_same_seeds_give_the_same_numbers(spec_file: Path, cells: Path, tmp_path: Path) -> None:
+    again = bench(spec_file, tmp_path / "anew", "seed=0", at_once=2)
+    first = bench(spec_file, cells, "seed=0")
+    assert numbers(again) == numbers(first)
+
+
+def test_another_config_or_other_code_is_another_cell(
+    spec_file: Path, cells: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from xmclab.bench import cells as module
+    from xmclab.bench.spec import resolve_cells
+
+    def keys(*overrides: str) -> set[str]:
+        found, _ = resolve_cells(load_spec(str(spec_file), overrides), default_registry())
+        return {module.Keys().key(config) for _, config in found}
+
+    known = keys()
+    assert len(known) == 4
+    assert keys("profile=true", "tracker=none") == known
+    assert not keys("epochs=3") & known
+    assert not keys("data.text=title+content") & known
+    monkeypatch.setattr(module, "_package_hash", lambda: "another")
+    assert not keys() & known
+
+
+def test_a_failing_cell_is_reported_and_the_others_finish(
+    spec_file: Path, cells: Path, tmp_path: Path, call: Callable[..., tuple[int, str, str]]
+) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    text = SPEC.replace("POL: [reduction=pol]", f"bad: [plugin={tmp_path / 'faulty.py'}, loss.de=faulty]")
+    (tmp_path / "half.yaml").write_text(text)
+    out = tmp_path / "out"
+    code, stdout, _ = call("bench", tmp_path / "half.yaml", "seed=0", "--cells", cells, "--out", out, "--json")
+    assert code == 1
+    document = json.loads(stdout)
+    assert [row["name"] for row in document["rows"]] == ["PSL"] * 3
+    (missing,) = document["left_out"]
+    assert (missing["name"], missing["seed"]) == ("bad", 0)
+    assert missing["reason"]
+    assert "bad" in (out / "table.md").read_text()
+
+
+def test_equal_time_gives_the_slower_row_fewer_epochs(spec_file: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    from xmclab.bench import bench as module
+
+    monkeypatch.setattr(module, "_train_seconds", lambda job: 1.0 if job.cell.variant == "POL" else 2.0)
+    document = bench(spec_file, tmp_path / "cells", "seed=0", "budget=time", "measures=epochs")
+    assert [group["measures"]["epochs"]["mean"] for group in document["groups"]] == [2, 1]
+    assert document["budget"] == "time"
+
+
+def test_reports_of_single_runs_and_of_runs_in_progress(
+    cells: Path, tmp_path: Path, call: Callable[..., tuple[int, str, str]]
+) -> None:
+    folders = sorted(path.parent for path in cells.glob("*/result.json"))
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    for name in ("config.yaml", "environment.json"):
+        (unfinished / name).write_bytes((folders[0] / name).read_bytes())
+    config = (unfinished / "config.yaml").read_text().replace("epochs: 2", "epochs: 20")
+    (unfinished / "config.yaml").write_text(config)
+    lines = (folders[0] / "metrics.jsonl").read_text().splitlines()
+    (unfinished / "metrics.jsonl").write_text("\n".join(lines[:-1]) + '\n{"event": "st')
+    out = tmp_path / "out"
+    code, stdout, _ = call("report", *folders, unfinished, "--out", out, "--json")
+    assert code == 0
+    document = json.loads(stdout)
+    assert [len(group["seeds"]) for group in document["groups"]] == [2, 2, 1]
+    assert [group["state"] for group in document["groups"]] == ["finished", "finished", "training"]
+    assert "unfinished" in (out / "report.html").read_text()
+
+
+def test_folders_that_are_no_runs_and_unknown_metrics_are_refused(
+    cells: Path, tmp_path: Path, call: Callable[..., tuple[int, str, str]]
+) -> None:
+    folder = next(cells.glob("*/result.json")).parent
+    assert call("report", tmp_path)[0] == 3
+    code, _, stderr = call("report", folder, "--metrics", "P@1,PSP@2", "--out", tmp_path / "out")
+    assert code == 2
+    assert "no run has 'PSP@2'" in stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_writes_every_form(
+    spec_file: Path, cells: Path, tmp_path: Path, call: Callable[..., tuple[int, str, str]]
+) -> None:
+    out = tmp_path / "out"
+    code, stdout, _ = call("bench", spec_file, "--cells", cells, "--out", out)
+    assert code == 0
+    assert "PSL" in stdout
+    assert {path.name for path in out.iterdir()} == {
+        "report.html",
+        "table.md",
+        "table.csv",
+        "table.tex",
+        "document.json",
+    }
+    document = json.loads((out / "document.json").read_text())
+    assert write_report(document, tmp_path / "again")[0].read_text() == (out / "report.html").read_text()
+
+
+def test_usage(call: Callable[..., tuple[int, str, str]]) -> None:
+    code, stdout, _ = call("bench", "--list")
+    assert code == 0
+    assert "reductions" in stdout
+    assert call("bench")[0] == 2
+    assert call("bench", "reduction")[0] == 2
+    code, stdout, _ = call("bench", "losses", "seed=0", "data=tiny", "--dry-run")
+    assert code == 0
+    assert len(stdout.splitlines()) == 5

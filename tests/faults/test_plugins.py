@@ -1,0 +1,195 @@
+"""Plugins at fault: what the command line says of each, and that nobody else suffers. Details: tests/test_plugins.py.
+
+What a hook or a tracker does wrong during a run: tests/train/test_observers.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from xmclab.plugins import load_registry
+
+SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.de.dim=16", "head.clf.dim=16", "sampler.batch_size=512"]
+SMALL += ["epochs=1", "evaluate.baselines=off"]
+LOSS = """
+from dataclasses import dataclass
+import xmclab
+from xmclab.api import MultiClassLoss
+
+@dataclass
+class Mine(MultiClassLoss):
+    def terms(self, s_QP, y_QP):
+        return -s_QP
+
+@xmclab.hookimpl
+def xmclab_parts():
+    return [xmclab.part("loss", "NAME", Mine)]
+"""
+Install = Callable[..., str]
+Call = Callable[..., tuple[int, str, str]]
+
+
+def loss(name: str, body: str = "return -s_QP") -> str:
+    return LOSS.replace("NAME", name).replace("return -s_QP", body)
+
+
+def hook(signature: str, body: str = "pass") -> str:
+    return f"import xmclab\n@xmclab.hookimpl\ndef {signature}:\n    {body}\n"
+
+
+def xmclab(*arguments: object, **environment: str) -> tuple[int, str, str]:
+    """The command line in a process of its own, which finds the plugins that a test installs."""
+    command = [sys.executable, "-m", "xmclab", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | environment)
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+def losses(folder: Path) -> list[tuple[float, dict[str, float]]]:
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    return [(record["loss"], record["terms"]) for record in records if record["event"] == "step"]
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, call: Call) -> Call:
+    """The command line in this process, which finds the plugins that a test installs."""
+    monkeypatch.setattr("xmclab.plugins.default_registry", lambda: load_registry(os.environ))
+    return call
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("print('noise')\nraise SystemExit(3)", "import: SystemExit: 3"),
+        ("print('noise')\nraise RuntimeError('out of order')", "import: RuntimeError: out of order"),
+    ],
+)
+def test_39_a_plugin_that_raises_at_import(install: Install, fresh: Call, source: str, reason: str) -> None:
+    install(source, "broken-dist", "0.9", "broken")
+    install(loss("theirs"))
+    code, out, err = fresh("parts", "loss", "--json")
+    document = json.loads(out)
+    assert (code, [(plugin["distribution"], plugin["reason"]) for plugin in document["broken"]]) == (
+        0,
+        [("broken-dist", reason)],
+    )
+    assert {"ds", "theirs"} <= {part["name"] for part in document["parts"]}
+    assert "noise" in err
+    code, out, err = fresh("run", *SMALL, "loss.clf=ds+broken", "--dry-run")
+    assert (code, out) == (4, "")
+    assert f"broken-dist 0.9 (plugin broken): {reason}" in err
+
+
+def test_39_the_others_train_unless_strict(install: Install, tmp_path: Path) -> None:
+    install("print('noise')\nraise SystemExit(3)", "broken-dist", "0.9", "broken")
+    install(loss("theirs"))
+    code, out, err = xmclab("run", *SMALL, "loss.de=ds+theirs", "--json", "--out", tmp_path / "out")
+    assert (code, json.loads(out)["out"]) == (0, str(tmp_path / "out"))
+    assert "warning: plugin broken: left out, broken-dist 0.9 (plugin broken) is broken: import: SystemExit: 3" in err
+    code, out, err = xmclab("recipes", XMCLAB_STRICT="1")
+    assert (code, out) == (4, "")
+    assert "SystemExit: 3" in err
+
+
+def test_40_two_distributions_supply_one_name(install: Install, fresh: Call) -> None:
+    install(loss("mine"), "dist-a", "1.0", "a")
+    install(loss("mine"), "dist-b", "2.0", "b")
+    code, out, err = fresh("run", *SMALL, "loss.de=mine", "--dry-run")
+    assert (code, out) == (4, "")
+    for words in ("dist-a 1.0 (plugin a)", "dist-b 2.0 (plugin b)", "say 'dist_a.mine' or 'dist_b.mine'"):
+        assert words in err
+    code, out, _ = fresh("run", *SMALL, "loss.de=dist_b.mine", "--dry-run", "--json")
+    assert (code, json.loads(out)["loss"]["de"]["expression"]) == (0, "dist_b.mine")
+
+
+def test_40_two_distributions_use_one_entry_point_name(install: Install, fresh: Call) -> None:
+    install(loss("first"), "dist-a", "1.0", "same")
+    install(loss("second"), "dist-b", "2.0", "same")
+    code, _, err = fresh("run", *SMALL, "loss.de=first", "--dry-run")
+    assert code == 4
+    assert "dist-a 1.0 (plugin same) and dist-b 2.0 (plugin same)" in err
+    code, _, err = fresh("run", *SMALL, "loss.de=dist_a.first+dist_b.second", "--dry-run")
+    assert code == 0
+    assert "warning: plugin same: two distributions use this entry-point name" in err
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (hook("xmclab_on_setp(record)"), "there is no hook 'xmclab_on_setp' (did you mean 'xmclab_on_step'?)"),
+        ("def xmclab_on_evel(): ...", "there is no hook 'xmclab_on_evel' (did you mean 'xmclab_on_eval'?)"),
+        (hook("xmclab_on_step(recrod)"), "xmclab_on_step has no argument 'recrod' (did you mean 'record'?)"),
+        (hook("xmclab_parts(config)", "return []"), "xmclab_parts has no argument 'config' (it takes none)"),
+    ],
+)
+def test_41_a_misspelt_hook_or_argument(
+    install: Install, fresh: Call, tmp_path: Path, source: str, reason: str
+) -> None:
+    (tmp_path / "mine.py").write_text(source)
+    code, out, err = fresh("run", *SMALL, f"plugin={tmp_path / 'mine.py'}", "--dry-run")
+    assert (code, out) == (4, "")
+    assert err == f"error: mine (plugin {tmp_path / 'mine.py'}): {reason}\n"
+    install(source)
+    code, _, err = fresh("run", *SMALL, "loss.de=ds+theirs", "--dry-run")
+    assert code == 4
+    assert reason in err
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("xmclab_api = 99\n" + loss("mine"), "built for version 99 of the plugin interface, this xmclab has version 1"),
+        (loss("mine").replace("@dataclass\n", ""), "loss 'mine' must be a dataclass: decorate Mine with @dataclass"),
+    ],
+)
+def test_42_another_interface_version_or_no_dataclass(install: Install, fresh: Call, source: str, reason: str) -> None:
+    install(source)
+    code, out, err = fresh("run", *SMALL, "loss.de=mine", "--dry-run")
+    assert (code, out) == (4, "")
+    assert f"other-dist 2.5 (plugin other): {reason}" in err
+
+
+def test_42_a_loss_of_the_wrong_shape_stops_the_run(fresh: Call, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(loss("mine", "return s_QP.sum(1)"))
+    plugin = f"plugin={tmp_path / 'mine.py'}"
+    code, out, err = fresh("run", *SMALL, plugin, "loss.de=mine", "--out", tmp_path / "out")
+    assert (code, out) == (4, "")
+    assert "loss 'mine': terms() returned shape (" in err
+
+
+def test_42_a_loss_that_edits_its_scores_reaches_no_other_term(fresh: Call, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(loss("mine", "y_QP.zero_(); return -s_QP.mul_(2)"))
+    plugin = f"plugin={tmp_path / 'mine.py'}"
+    found = []
+    for name, expression in (("alone", "ds"), ("beside", "mine+ds")):
+        code, _, err = fresh("run", *SMALL, plugin, f"loss.de={expression}", "--out", tmp_path / name)
+        assert code == 0, err
+        found.append(losses(tmp_path / name)[0][1])
+    assert found[0].items() <= found[1].items()
+
+
+def test_43_a_tracker_and_a_hook_that_raise(install: Install, tmp_path: Path) -> None:
+    tracker = (
+        loss("mine")
+        .replace("MultiClassLoss", "Tracker")
+        .replace("def terms(self, s_QP, y_QP)", "def log(self, record)")
+    )
+    install(tracker.replace("return -s_QP", "raise RuntimeError('out of order')").replace('"loss"', '"tracker"'))
+    install(hook("xmclab_on_step(record)", "1 / 0"), "hook-dist", "0.3", "watch")
+    code, _, err = xmclab("run", *SMALL, "tracker=mine", "--out", tmp_path / "faulty")
+    assert code == 0
+    assert [line for line in err.splitlines() if line.startswith("warning: ")] == [
+        "warning: tracker mine: RuntimeError: out of order, at 'step'; switched off for the rest of this run",
+        "warning: hook-dist 0.3 (plugin watch): ZeroDivisionError: division by zero, at 'step'; "
+        "switched off for the rest of this run",
+    ]
+    code, _, _ = xmclab("run", *SMALL, "--out", tmp_path / "plain", XMCLAB_PLUGINS="xmclab")
+    assert code == 0
+    assert losses(tmp_path / "faulty") == losses(tmp_path / "plain")

@@ -1,0 +1,87 @@
+"""Differences between rows against plain loops, and the laws of their p-values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from xmclab.report.statistics import Points, difference, drawn, holm
+
+
+def points(found: np.ndarray, best: np.ndarray | None = None) -> Points:
+    found_GM = np.asarray(found, np.float64)[:, None]
+    return Points(("P@1",), found_GM, np.ones_like(found_GM) if best is None else np.asarray(best)[:, None])
+
+
+def test_the_first_entry_is_the_metric_and_the_rest_are_ratios_of_drawn_sums() -> None:
+    rng = np.random.default_rng(0)
+    found, best = rng.random((2, 30, 1)).reshape(2, 30)
+    one, two = points(found, best), points(found[::-1].copy(), best)
+    values = drawn({"a": [one, two], "b": [two]}, draws=5, seed=3)
+    assert values["a"].shape == (6, 1)
+    expected = [100 * found.sum() / best.sum(), 100 * found[::-1].sum() / best.sum()]
+    assert values["a"][0, 0] == pytest.approx(np.mean(expected))
+    draws = np.random.default_rng(3)
+    for entry in range(6):
+        chosen = draws.integers(30, size=30)
+        if entry == 0:
+            continue
+        by_hand = [100 * sum(f[i] for i in chosen) / sum(best[i] for i in chosen) for f in (found, found[::-1])]
+        assert values["a"][entry, 0] == pytest.approx(np.mean(by_hand))
+        assert values["b"][entry, 0] == pytest.approx(by_hand[1])
+
+
+def test_rows_of_other_queries_are_refused() -> None:
+    with pytest.raises(ValueError, match="same test queries"):
+        drawn({"a": [points(np.ones(3))], "b": [points(np.ones(4))]})
+
+
+def test_equal_rows_do_not_differ() -> None:
+    row = points(np.random.default_rng(0).integers(0, 2, 200))
+    values = drawn({"a": [row], "b": [row]}, draws=200)
+    found = difference(values["a"][:, 0], values["b"][:, 0])
+    assert (found.value, found.low, found.high, found.p) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_a_clear_difference_is_real_and_its_interval_holds_it() -> None:
+    rng = np.random.default_rng(0)
+    better = rng.random(500) < 0.6
+    worse = better & (rng.random(500) < 0.7)
+    values = drawn({"a": [points(better)], "b": [points(worse)]}, draws=500)
+    found = difference(values["a"][:, 0], values["b"][:, 0])
+    assert found.low < found.value < found.high
+    assert found.low > 0
+    assert found.p == pytest.approx(2 / 501)
+    mirrored = difference(values["b"][:, 0], values["a"][:, 0])
+    assert (mirrored.value, mirrored.low, mirrored.high, mirrored.p) == pytest.approx(
+        (-found.value, -found.high, -found.low, found.p)
+    )
+
+
+def test_pairing_takes_out_how_hard_the_queries_are() -> None:
+    rng = np.random.default_rng(1)
+    a = rng.random(400) < 0.5
+    b = a.copy()
+    b[np.flatnonzero(a)[:12]] = False
+    values = drawn({"a": [points(a)], "b": [points(b)]}, draws=400)
+    paired = difference(values["a"][:, 0], values["b"][:, 0])
+    shuffled = drawn({"a": [points(a)], "b": [points(rng.permutation(b))]}, draws=400)
+    assert paired.p < 0.01
+    assert difference(shuffled["a"][:, 0], shuffled["b"][:, 0]).p > 0.05
+
+
+def test_level_under_no_difference() -> None:
+    """Rows that differ by chance only are called different about as often as the level says."""
+    rng = np.random.default_rng(2)
+    called = 0
+    for trial in range(200):
+        a, b = (points(rng.random(150) < 0.5) for _ in range(2))
+        values = drawn({"a": [a], "b": [b]}, draws=200, seed=trial)
+        called += difference(values["a"][:, 0], values["b"][:, 0]).p < 0.05
+    assert 2 <= called <= 22
+
+
+def test_holm() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5]) == [0.5]
+    assert holm([0.9, 0.8]) == [1.0, 1.0]

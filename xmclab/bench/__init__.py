@@ -1,0 +1,1 @@
+"""Comparisons: a declaration in, trained cells, statistics and reports out."""

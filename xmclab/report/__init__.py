@@ -1,0 +1,1 @@
+"""Runs beside each other: what they measured, which differences are real, and tables and pages of it."""

@@ -1,0 +1,226 @@
+"""The document that all reports are made from: rows of runs, their numbers, and which differences are real.
+
+{"name", "title", "metrics", "searches", "measures", "target", "budget", "seeds", "data", "environment",
+ "rows":     [{"name", "column", "search", "metrics": {P@1: {"mean", "sd", "values", "best"}}, "bands"}],
+ "groups":   [{"name", "column", "seeds", "state", "measures", "curves", "pool", "differs"}],   a row of all searches
+ "tests":    [{"search", "metric", "column", "a", "b", "value", "low", "high", "p"}],
+ "left_out": [{"name", "column", "seed", "reason"}]}                             cells that failed or cannot exist
+
+Everything is in terms of JSON, numbers unrounded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from xmclab.report.runs import Run
+from xmclab.report.statistics import Points, difference, drawn, holm
+
+SIGNIFICANT = 0.05
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of a row (and column) that differ in their seed."""
+
+    name: str
+    column: str
+    runs: Sequence[Run]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a comparison shows."""
+
+    name: str
+    title: str
+    metrics: Sequence[str]
+    searches: Sequence[str]
+    measures: Sequence[str] = ()
+    target: tuple[str, float] | None = None
+    budget: str = "steps"
+    left_out: Sequence[Mapping[str, Any]] = field(default_factory=list)
+
+
+def compare(groups: Sequence[Group], wanted: Wanted) -> Document:
+    """The comparison of these groups."""
+    rows = [
+        row
+        for group in groups
+        for search in wanted.searches
+        if (row := _row(group, search, wanted.metrics)) is not None
+    ]
+    tests = list(_tests(groups, wanted))
+    _mark_best(rows, tests, wanted.metrics)
+    runs = [run for group in groups for run in group.runs]
+    return {
+        "name": wanted.name,
+        "title": wanted.title,
+        "metrics": list(wanted.metrics),
+        "searches": [search for search in wanted.searches if any(row["search"] == search for row in rows)],
+        "measures": list(wanted.measures),
+        "target": list(wanted.target) if wanted.target else None,
+        "budget": wanted.budget,
+        "seeds": sorted({run.seed for run in runs}),
+        "data": next((run.document["data"] for run in runs if run.document), None),
+        "environment": next((run.environment for run in runs if run.environment), {}),
+        "rows": rows,
+        "groups": [
+            _group(group, wanted, differing) for group, differing in zip(groups, _differing(groups), strict=True)
+        ],
+        "tests": tests,
+        "left_out": list(wanted.left_out),
+    }
+
+
+def summary_of(values: Sequence[float]) -> dict[str, Any]:
+    """Mean and standard deviation over seeds; one seed has no deviation."""
+    return {
+        "mean": statistics.fmean(values),
+        "sd": statistics.stdev(values) if len(values) > 1 else None,
+        "values": list(values),
+    }
+
+
+def _row(group: Group, search: str, metrics: Sequence[str]) -> dict[str, Any] | None:
+    runs = [run for run in group.runs if search in run.metrics]
+    if not runs:
+        return None
+    shown = {
+        metric: {**summary_of([run.metrics[search][metric] for run in runs]), "best": False}
+        for metric in metrics
+        if all(metric in run.metrics[search] for run in runs)
+    }
+    return {
+        "name": group.name,
+        "column": group.column,
+        "search": search,
+        "metrics": shown,
+        "bands": _bands(runs, search, metrics),
+    }
+
+
+def _bands(runs: Sequence[Run], search: str, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
+    """What head, torso and tail labels bring to each metric, the mean over the seeds."""
+    found = [run.document["bands"][search] for run in runs if run.document and search in run.document.get("bands", {})]
+    if not found:
+        return {}
+    return {
+        band: {
+            metric: statistics.fmean(bands[band][metric] for bands in found) for metric in metrics if metric in values
+        }
+        for band, values in found[0].items()
+    }
+
+
+def _group(group: Group, wanted: Wanted, differing: Mapping[str, Any]) -> dict[str, Any]:
+    measures = {}
+    for name in wanted.measures:
+        values = [value for run in group.runs if (value := run.measure(name, wanted.target)) is not None]
+        measures[name] = summary_of(values) if values else None
+    return {
+        "name": group.name,
+        "column": group.column,
+        "seeds": [run.seed for run in group.runs],
+        "state": "finished" if all(run.document for run in group.runs) else "training",
+        "measures": measures,
+        "curves": [_curve(run, wanted) for run in group.runs],
+        "pool": _pool(group.runs),
+        "differs": dict(differing),
+    }
+
+
+def _curve(run: Run, wanted: Wanted) -> list[dict[str, Any]]:
+    """The evaluations of a run: epoch, seconds of training, metrics of every search."""
+    return [
+        {
+            "seed": run.seed,
+            "epoch": record["epoch"],
+            "seconds": record.get("seconds"),
+            "metrics": {
+                search: {metric: row[metric] for metric in wanted.metrics if metric in row}
+                for search, row in record["metrics"].items()
+            },
+        }
+        for record in run.evaluations
+    ]
+
+
+def _pool(runs: Sequence[Run]) -> list[dict[str, float]]:
+    """Queries, labels and positives per query of the pools, and the loss: means over each epoch and all seeds."""
+    by_epoch: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for run in runs:
+        for step in run.steps:
+            by_epoch[step["epoch"]].append(step)
+    names = ("queries", "pool", "positives", "loss")
+    return [
+        {"epoch": epoch + 1, **{name: statistics.fmean(step[name] for step in steps) for name in names}}
+        for epoch, steps in sorted(by_epoch.items())
+    ]
+
+
+def _tests(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:
+    """Every pair of rows of a column in every search and metric, on the same draws of test queries."""
+    for search in wanted.searches:
+        for column in dict.fromkeys(group.column for group in groups):
+            points = {group.name: _points(group, search) for group in groups if group.column == column}
+            rows = {name: some for name, some in points.items() if some}
+            shapes = {(each.metrics, each.found_GM.shape) for some in rows.values() for each in some}
+            if len(rows) < 2 or len(shapes) != 1:
+                continue
+            known = next(iter(shapes))[0]
+            values = drawn(rows)
+            for metric in (metric for metric in wanted.metrics if metric in known):
+                index = known.index(metric)
+                for a, b in itertools.combinations(rows, 2):
+                    found = difference(values[a][:, index], values[b][:, index])
+                    yield {"search": search, "metric": metric, "column": column, "a": a, "b": b, **asdict(found)}
+
+
+def _points(group: Group, search: str) -> list[Points]:
+    return [points for run in group.runs if (points := run.points(search)) is not None]
+
+
+def _mark_best(rows: Sequence[dict[str, Any]], tests: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> None:
+    """Mark the best row of a column, search and metric, if it differs from every other row of them."""
+    rivals: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        rivals[row["column"], row["search"]].append(row)
+    for (column, search), some in rivals.items():
+        for metric in metrics:
+            shown = [row for row in some if metric in row["metrics"]]
+            if len(shown) < 2:
+                continue
+            best = max(shown, key=lambda row: row["metrics"][metric]["mean"])
+            ours = [
+                test["p"]
+                for test in tests
+                if (test["column"], test["search"], test["metric"]) == (column, search, metric)
+                and best["name"] in (test["a"], test["b"])
+            ]
+            if len(ours) == len(shown) - 1 and max(holm(ours)) < SIGNIFICANT:
+                best["metrics"][metric]["best"] = True
+
+
+def _differing(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """For each group the config values (seed apart) that are not the same in all groups."""
+    flat = [_flatten(group.runs[0].config) if group.runs else {} for group in groups]
+    keys = dict.fromkeys(key for values in flat for key in values)
+    differing = [key for key in keys if key != "seed" and len({repr(values.get(key)) for values in flat if values}) > 1]
+    return [{key: values[key] for key in differing if key in values} for values in flat]
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,32 @@
+"""A comparison as one HTML page: everything inside, nothing fetched."""
+
+from __future__ import annotations
+
+import json
+from html import escape
+from importlib import resources
+from string import Template
+
+from xmclab import __version__
+from xmclab.report.document import Document
+from xmclab.report.tables import footnote, left_out
+
+
+def page(document: Document) -> str:
+    """The page."""
+    folder = resources.files("xmclab.report") / "page"
+    files = {name: (folder / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")}
+    shown = {
+        **document,
+        "footnote": footnote(document),
+        "left_out": [left_out(missing) for missing in document["left_out"]],
+    }
+    # `</script>` in a row's name must not end the script that it stands in.
+    data = json.dumps(shown, ensure_ascii=False).replace("<", "\\u003c")
+    return Template(files["page.html"]).substitute(
+        title=escape(document["title"]),
+        style=files["page.css"],
+        script=files["page.js"],
+        data=data,
+        version=__version__,
+    )

@@ -1,0 +1,113 @@
+"""A run folder as reports see it: finished, failed or still training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from xmclab.errors import DataError, Problem
+from xmclab.report.statistics import Points
+
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of a run so far."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    records: Sequence[Record]  # of its tracker: steps, refreshes, evaluations
+    document: Mapping[str, Any] | None  # the result; None while it trains, or if it failed
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @property
+    def evaluations(self) -> list[Record]:
+        return [record for record in self.records if record["event"] == "eval"]
+
+    @property
+    def steps(self) -> list[Record]:
+        return [record for record in self.records if record["event"] == "step"]
+
+    @property
+    def metrics(self) -> Mapping[str, Mapping[str, float]]:
+        """Search -> metric -> percent: of the result, or of the latest evaluation."""
+        if self.document is not None:
+            found: Mapping[str, Mapping[str, float]] = self.document["metrics"]
+            return found
+        return self.evaluations[-1]["metrics"] if self.evaluations else {}
+
+    def points(self, search: str) -> Points | None:
+        """What each test query contributes to the final metrics of a search."""
+        file = self.folder / "points.npz"
+        if self.document is None or not file.is_file():
+            return None
+        with np.load(file, allow_pickle=False) as arrays:
+            if f"found {search}" not in arrays:
+                return None
+            return Points(tuple(arrays["metrics"].tolist()), arrays[f"found {search}"], arrays["best"])
+
+    def measure(self, name: str, target: tuple[str, float] | None = None) -> float | None:
+        """One of `spec.MEASURES`; None where the run does not tell."""
+        if name == "target":
+            return self._seconds_to(*target) if target else None
+        if name == "epochs":
+            return float(self.config["epochs"])
+        if name in ("queries", "pool", "positives"):
+            return float(np.mean([step[name] for step in self.steps])) if self.steps else None
+        if self.document is None:
+            return None
+        if name == "train":
+            return float(self.document["seconds"]["train"])
+        memory = self.document.get("memory", {})
+        peak = memory.get("device_peak") or memory.get("peak")
+        return None if peak is None else peak / 2**20
+
+    def _seconds_to(self, metric: str, percent: float) -> float | None:
+        """Seconds of training until an evaluation first reached it in any search."""
+        for record in self.evaluations:
+            if max((row.get(metric, 0.0) for row in record["metrics"].values()), default=0.0) >= percent:
+                seconds = record.get("seconds")
+                return None if seconds is None else float(seconds)
+        return None
+
+
+def read_run(folder: Path) -> Run:
+    """A run folder, whatever state it is in.
+
+    Raises:
+        DataError: it is none, or a file of it is damaged.
+    """
+    if not (folder / "config.yaml").is_file():
+        raise DataError(Problem(str(folder), "is no run folder", "it has no config.yaml"))
+    try:
+        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
+        environment = _json(folder / "environment.json") or {}
+        return Run(folder, config, environment, _records(folder / "metrics.jsonl"), _json(folder / "result.json"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DataError(Problem(str(folder), f"cannot be read: {' '.join(str(error).split())}")) from error
+
+
+def _json(file: Path) -> dict[str, Any] | None:
+    if not file.is_file():
+        return None
+    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return document
+
+
+def _records(file: Path) -> list[Record]:
+    """The lines of the file; the last one may be in the making."""
+    if not file.is_file():
+        return []
+    lines = file.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines[:-1]]

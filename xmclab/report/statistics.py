@@ -1,0 +1,97 @@
+"""Is a difference real? Means over seeds, and a paired bootstrap over the test queries.
+
+Two rows are compared on the same draws of test queries, which takes out how hard the queries are. A metric of a row is
+the mean over its seeds, so the test says what other test queries would have changed; the deviation over seeds, shown
+beside every mean, says what other seeds would have.
+
+Formula (found_sg, best_g: sums of a metric over the queries of group g with seed s; w ~ Multinomial of a draw):
+    m(w)  = 100 · mean_s ( sum_g w_g found_sg / sum_g w_g best_g )
+    p     = min(1, 2 · min(#{w: m_a(w) <= m_b(w)} + 1, #{w: m_a(w) >= m_b(w)} + 1) / (draws + 1))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+LEVEL = 0.95
+DRAWS = 2000
+CHUNK = 64  # draws at once
+
+
+@dataclass(frozen=True)
+class Points:
+    """What each group of test queries contributes to the metrics of one search of one run."""
+
+    metrics: tuple[str, ...]
+    found_GM: Floats
+    best_GM: Floats
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row less another, in one metric, in percentage points."""
+
+    value: float
+    low: float  # of the 95 % interval
+    high: float
+    p: float
+
+
+def drawn(rows: Mapping[str, Sequence[Points]], draws: int = DRAWS, seed: int = 0) -> dict[str, Floats]:
+    """[draws + 1, M] metrics of each row on the same draws of test queries; the first entry is on all of them.
+
+    Args:
+        rows: by name, the points of every seed, of the same metrics and the same test queries.
+    """
+    every = [points for some in rows.values() for points in some]
+    if len({(points.metrics, points.found_GM.shape) for points in every}) != 1:
+        raise ValueError("rows were not measured on the same test queries")
+    groups, width = every[0].found_GM.shape
+    found_GX = np.concatenate([points.found_GM for points in every], axis=1)
+    best_GX = np.concatenate([points.best_GM for points in every], axis=1)
+    rng = np.random.default_rng(seed)
+    values_BX = np.empty((draws + 1, found_GX.shape[1]))
+    for start in range(0, draws + 1, CHUNK):
+        stop = min(start + CHUNK, draws + 1)
+        times_BG = np.stack(
+            [np.bincount(rng.integers(groups, size=groups), minlength=groups) for _ in range(start, stop)]
+        )
+        if start == 0:
+            times_BG[0] = 1
+        best_BX = times_BG @ best_GX
+        values_BX[start:stop] = 100 * (times_BG @ found_GX) / np.where(best_BX > 0, best_BX, 1.0)
+    ends = np.cumsum([len(some) for some in rows.values()])
+    values_BSM = values_BX.reshape(draws + 1, len(every), width)
+    return {
+        name: values_BSM[:, end - len(some) : end].mean(axis=1)
+        for (name, some), end in zip(rows.items(), ends, strict=True)
+    }
+
+
+def difference(a_B: Floats, b_B: Floats) -> Difference:
+    """Of two rows, from their values on the same draws (the first entry: on all queries)."""
+    value = a_B[0] - b_B[0]
+    drawn_B = a_B[1:] - b_B[1:]
+    low, high = np.quantile(drawn_B, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    smaller = min(np.count_nonzero(drawn_B <= 0), np.count_nonzero(drawn_B >= 0))
+    return Difference(float(value), float(low), float(high), min(1.0, 2 * (smaller + 1) / (len(drawn_B) + 1)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values corrected for having looked at all of them (Holm 1979), in their order."""
+    order = np.argsort(p_values, kind="stable")
+    corrected = [0.0] * len(p_values)
+    largest = 0.0
+    for rank, index in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[index]))
+        corrected[index] = largest
+    return corrected

@@ -1,0 +1,205 @@
+"""A comparison as tables: on the terminal, Markdown, CSV, LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from xmclab.report.document import Document
+
+UNITS = {
+    "train": "train s",
+    "target": "s to target",
+    "memory": "MiB",
+    "queries": "queries",
+    "pool": "pool",
+    "positives": "positives",
+    "epochs": "epochs",
+}
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number of a table."""
+
+    mean: float
+    sd: float | None
+    best: bool
+    digits: int
+
+    def text(self, between: str = " ± ") -> str:
+        spread = "" if self.sd is None else f"{between}{self.sd:.{self.digits}f}"
+        return f"{self.mean:.{self.digits}f}{spread}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table: its name, search and column, and its values by heading."""
+
+    labels: tuple[str, ...]
+    values: Mapping[str, Value | None]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table without its form."""
+
+    labels: tuple[str, ...]  # headings of the leading cells
+    headings: tuple[str, ...]  # headings of the numbers
+    lines: Sequence[Line]
+
+
+def sheet(document: Document) -> Sheet:
+    """The numbers of a comparison: a line for every row, column and search."""
+    columns = any(row["column"] for row in document["rows"])
+    labels = ("row", *(("column",) if columns else ()), "search")
+    measures = {(group["name"], group["column"]): group["measures"] for group in document["groups"]}
+    lines = []
+    for row in document["rows"]:
+        values = {metric: _value(row["metrics"].get(metric), 2) for metric in document["metrics"]}
+        of_group = measures[row["name"], row["column"]]
+        values |= {UNITS[name]: _value(of_group[name], 1) for name in document["measures"]}
+        names = (row["name"], *((row["column"],) if columns else ()), row["search"])
+        lines.append(Line(names, values))
+    return Sheet(labels, (*document["metrics"], *(UNITS[name] for name in document["measures"])), lines)
+
+
+def _value(found: Mapping[str, Any] | None, digits: int) -> Value | None:
+    return None if found is None else Value(found["mean"], found["sd"], found.get("best", False), digits)
+
+
+def footnote(document: Document) -> str:
+    """What one must know to read the table."""
+    seeds, data = len(document["seeds"]), document["data"]
+    parts = []
+    if data:
+        parts.append(
+            f"{data['name']}: {data['train']} training and {data['test']} test queries, {data['labels']} labels."
+        )
+    parts.append(f"Mean ± standard deviation over {seeds} seeds." if seeds > 1 else "One seed.")
+    parts.append(
+        "Bold: better than every other row of its search (paired bootstrap over test queries, Holm, p < 0.05)."
+    )
+    same = "the same number of epochs" if document["budget"] == "steps" else "the same time, epochs chosen for it"
+    parts.append(f"Budget: {same}.")
+    if document["target"]:
+        parts.append(f"Target: {document['target'][0]} of {document['target'][1]:g} %.")
+    return " ".join(parts)
+
+
+def print_document(console: Console, document: Document) -> None:
+    """The table, its footnote, and what is missing from it."""
+    content = sheet(document)
+    table = Table(
+        title=document["title"], title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    for label in content.labels:
+        table.add_column(label, no_wrap=True)
+    for heading in content.headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for line, following in zip(content.lines, [*content.lines[1:], None], strict=True):
+        cells = [_marked(line.values[heading], "[bold]{}[/]") for heading in content.headings]
+        last = following is not None and following.labels[0] != line.labels[0]
+        table.add_row(*map(escape, line.labels), *cells, end_section=last)
+    console.print(table)
+    console.print(footnote(document), style="dim", highlight=False)
+    for missing in document["left_out"]:
+        console.print(f"left out: {left_out(missing)}", style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def left_out(missing: Mapping[str, Any]) -> str:
+    """A cell that is missing, and why."""
+    place = ", ".join(str(part) for part in (missing["name"], missing["column"], f"seed {missing['seed']}") if part)
+    return f"{place}: {missing['reason']}"
+
+
+def markdown(document: Document) -> str:
+    """A table for a page."""
+    content = sheet(document)
+    head = [*content.labels, *content.headings]
+    rule = ["---"] * len(content.labels) + ["--:"] * len(content.headings)
+    rows = [
+        [*(label.replace("|", "\\|") for label in line.labels), *_cells(line, content, "**{}**")]
+        for line in content.lines
+    ]
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+    missing = "".join(f"\nLeft out: {left_out(each)}\n" for each in document["left_out"])
+    return f"## {document['title']}\n\n{table}\n\n{footnote(document)}\n{missing}"
+
+
+def latex(document: Document) -> str:
+    """A booktabs table, ready to paste: `\\usepackage{booktabs}`."""
+    content = sheet(document)
+    head = " & ".join(_tex(name) for name in (*content.labels, *content.headings))
+    body = []
+    for line, before in zip(content.lines, [None, *content.lines[:-1]], strict=True):
+        if before is not None and before.labels[0] != line.labels[0]:
+            body.append("\\midrule")
+        cells = _cells(line, content, "\\textbf{{{}}}", " $\\pm$ ")
+        body.append(" & ".join([*map(_tex, line.labels), *cells]) + " \\\\")
+    return "\n".join(
+        [
+            "\\begin{table}",
+            "\\centering",
+            f"\\caption{{{_tex(document['title'])} {_tex(footnote(document))}}}",
+            f"\\label{{tab:{document['name']}}}",
+            f"\\begin{{tabular}}{{{'l' * len(content.labels)}{'r' * len(content.headings)}}}",
+            "\\toprule",
+            f"{head} \\\\",
+            "\\midrule",
+            *body,
+            "\\bottomrule",
+            "\\end{tabular}",
+            "\\end{table}",
+            "",
+        ]
+    )
+
+
+def csv_text(document: Document) -> str:
+    """One line per row, search and seed would lose the means: means, deviations and marks, unrounded."""
+    content = sheet(document)
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    parts = ("", " sd", " best")
+    writer.writerow([*content.labels, *(f"{heading}{part}" for heading in content.headings for part in parts)])
+    for line in content.lines:
+        writer.writerow([*line.labels, *(cell for heading in content.headings for cell in _raw(line.values[heading]))])
+    return stream.getvalue()
+
+
+def _raw(value: Value | None) -> Iterator[object]:
+    yield "" if value is None else value.mean
+    yield "" if value is None or value.sd is None else value.sd
+    yield "" if value is None else int(value.best)
+
+
+def _cells(line: Line, content: Sheet, mark: str, between: str = " ± ") -> list[str]:
+    return [_marked(line.values[heading], mark, between) for heading in content.headings]
+
+
+def _marked(value: Value | None, mark: str, between: str = " ± ") -> str:
+    if value is None:
+        return "–"
+    return mark.format(value.text(between)) if value.best else value.text(between)
+
+
+def _tex(text: str) -> str:
+    special = {character: f"\\{character}" for character in "&%$#_{}"} | {
+        "\\": "\\textbackslash{}",
+        "~": "\\textasciitilde{}",
+        "^": "\\textasciicircum{}",
+        "±": "$\\pm$",
+        "<": "$<$",
+        ">": "$>$",
+        "–": "--",
+    }
+    return "".join(special.get(character, character) for character in text)

@@ -1,0 +1,136 @@
+"""What a run tells its trackers and the hooks of plugins. None of them can change it, and one that raises is left out.
+
+Each gets copies of its own, gradients are off while it runs, and the state of every random generator is as before when
+it returns. What it raises, `SystemExit` too, is a warning; it is then not called again in this run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from xmclab.api import Tracker
+from xmclab.config import Config
+from xmclab.errors import PluginError, Problem
+from xmclab.hookspecs import RunContext, RunOutcome
+from xmclab.plugins import Listener, exception_line, is_strict
+from xmclab.progress import note
+from xmclab.train.trackers import JsonLines
+
+Record = Mapping[str, Any]
+SPARE = np.random.MT19937()  # what `np.random` draws from while others run
+numpy_random: Any = np.random  # whose stubs lack what is used here
+
+
+@dataclass
+class PluginHooks(Tracker):
+    """The `xmclab_on_...` hooks of a plugin, told what a tracker is told."""
+
+    listener: Listener
+    steps: int
+
+    def start(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self._run = RunContext(folder, config, self.steps)
+        self._metrics: Mapping[str, Mapping[str, float]] = {}
+        self.listener.hooks.xmclab_on_run_start(run=self._run)
+
+    def log(self, record: Record) -> None:
+        hooks, event = self.listener.hooks, record["event"]
+        if event == "step":
+            hooks.xmclab_on_step(run=self._run, record=record)
+        elif event == "refresh":
+            hooks.xmclab_on_refresh(run=self._run, record=record)
+        elif event == "eval":
+            self._metrics = copy.deepcopy(record["metrics"])
+            hooks.xmclab_on_eval(run=self._run, epoch=record["epoch"], metrics=record["metrics"])
+        elif event == "end":
+            outcome = RunOutcome(record["error"], record["message"], record["seconds"], self._metrics)
+            hooks.xmclab_on_run_end(run=self._run, outcome=outcome)
+
+
+@dataclass
+class Observers:
+    """Trackers and hooks, by the names that a warning calls them."""
+
+    present: dict[str, Tracker]
+    console: Console
+    strict: bool = field(default_factory=lambda: is_strict(os.environ))
+
+    def tell(self, event: str, call: Callable[[Tracker], object]) -> None:
+        """Call each; without those that raise from then on."""
+        problems = []
+        with undisturbed():
+            for name, observer in list(self.present.items()):
+                try:
+                    call(observer)
+                except (Exception, SystemExit) as error:
+                    del self.present[name]
+                    problems.append(Problem(name, f"{exception_line(error)}, at {event!r}"))
+        if problems and self.strict:
+            raise PluginError(*problems)
+        for problem in problems:
+            note(self.console, f"warning: {problem}; switched off for the rest of this run")
+
+
+@contextlib.contextmanager
+def observed(
+    config: Config, folder: Path, steps: int, started: float, console: Console
+) -> Iterator[Callable[[Record], None]]:
+    """The function that takes the records of a run, to everybody who wants them.
+
+    Args:
+        started: when the run did, by `time.perf_counter`.
+    """
+    hooks = {str(listener.origin): PluginHooks(listener, steps) for listener in config.registry.listeners}
+    observers = Observers({**trackers(config), **hooks}, console)
+
+    def log(record: Record) -> None:
+        observers.tell(record["event"], lambda observer: observer.log(copy.deepcopy(record)))
+
+    def end(error: str, message: str) -> None:
+        try:
+            log({"event": "end", "error": error, "message": message, "seconds": time.perf_counter() - started})
+        finally:
+            observers.tell("end", lambda observer: observer.end())
+
+    try:
+        observers.tell("start", lambda observer: observer.start(folder, config.to_dict()))
+        yield log
+    except BaseException as error:
+        observers.strict = False  # of two errors the first is told
+        end(type(error).__name__, next(iter(str(error).splitlines()), ""))
+        raise
+    end("", "")
+
+
+def trackers(config: Config) -> dict[str, Tracker]:
+    """The trackers of a config; whoever has one has `metrics.jsonl` too."""
+    chosen: dict[str, Tracker] = {f"tracker {name}": made for name, made in config.make_all("tracker").items()}
+    if chosen and not any(isinstance(tracker, JsonLines) for tracker in chosen.values()):
+        return {"tracker jsonl": JsonLines(), **chosen}
+    return chosen
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Whatever is drawn at random inside the block: outside, the generators go on as if it had not been."""
+    of_python, of_numpy = random.getstate(), numpy_random.get_bit_generator()
+    numpy_random.set_bit_generator(SPARE)  # to keep and restore a state would take numpy half a millisecond
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    try:
+        with torch.random.fork_rng(devices), torch.no_grad():
+            yield
+    finally:
+        random.setstate(of_python)
+        numpy_random.set_bit_generator(of_numpy)
