@@ -23,7 +23,8 @@ LOSSES = f"plugin={BROKEN / 'losses.py'}"
 PAGE = Path(__file__).parents[2] / "docs" / "check-a-part.md"
 
 
-def test_a_part_that_keeps_the_laws(call: Call) -> None:
+def test_a_part_that_keeps_the_laws(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     code, out, err = call("check", "reduction:psl", "index:exact", "reduction:ova(cells='sum')")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
@@ -31,6 +32,7 @@ def test_a_part_that_keeps_the_laws(call: Call) -> None:
         "index:exact: keeps the laws (2 of 2 hold)",
         "reduction:ova(cells='sum'): keeps the laws (12 of 12 hold)",
     ]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from xmclab.cli.common import Json, note, print_json, registry_with, without_plugins
-from xmclab.errors import ConfigError, DataError, PluginError, Problem, XmclabError, did_you_mean
+from xmclab.cli.common import Json, print_json, registry_with, without_plugins
+from xmclab.errors import ConfigError, DataError, PluginError, Problem, did_you_mean
 from xmclab.hookspecs import KINDS
 
 if TYPE_CHECKING:
@@ -37,13 +38,14 @@ def check(
     registry = registry_with(files)
     asked = [(kind, name) for kind in KINDS for name in registry.names(kind)] if every else []
     asked += [_kind_and_rest(part) for part in named]
-    with contextlib.redirect_stdout(sys.stderr):  # whatever a part prints
-        results = [_examine(registry, kind, text, lenient=every) for kind, text in asked]
+    results = []
+    for kind, text in asked:
+        with contextlib.redirect_stdout(sys.stderr), _without_traces():  # whatever a part prints
+            results.append(_examine(registry, kind, text, lenient=every))
+        if not as_json:
+            results[-1].show()
     if as_json:
         print_json([result.document() for result in results])
-    else:
-        for result in results:
-            result.show()
     problems = [problem for result in results for problem in result.problems()]
     if problems:
         raise PluginError(*problems)
@@ -56,6 +58,19 @@ def require_testing() -> None:
     except ImportError as error:
         hint = 'pip install "xmclab[testing]"'
         raise ConfigError(Problem("check", "the laws need hypothesis, which is not installed", hint)) from error
+
+
+@contextlib.contextmanager
+def _without_traces() -> Iterator[None]:
+    """What hypothesis writes goes to a folder that goes away, not to the user's."""
+    from hypothesis.configuration import set_hypothesis_home_dir
+
+    with tempfile.TemporaryDirectory() as folder:
+        set_hypothesis_home_dir(folder)
+        try:
+            yield
+        finally:
+            set_hypothesis_home_dir(None)
 
 
 @dataclass(frozen=True)
@@ -141,9 +156,4 @@ def _examine(registry: Registry, kind: str, text: str, lenient: bool) -> Result:
     except DataError as error:
         if not lenient:
             raise
-        note(f"{label}: {error}")
-        return Result(label, (), _first_line(error))
-
-
-def _first_line(error: XmclabError) -> str:
-    return str(error).partition("\n")[0]
+        return Result(label, (), str(error).partition("\n")[0])

@@ -19,7 +19,7 @@ from torch import Tensor
 from xmclab.errors import DataError
 from xmclab.parts import make_part
 
-EXAMPLES = 25
+EXAMPLES = 20
 SHOWN_NUMBERS = 64  # of a tensor in a message
 Result = TypeVar("Result")
 
