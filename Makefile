@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: run test lint install bench-quality bench-speed bench-data clean
+.PHONY: run test lint install bench-quality bench-speed bench-data bench-pml clean
 
 run: install  ## train UniDEC on the embedded data and print its table
 	$(BIN)/xmclab run recipe=unidec loss.clf=ds+bce
@@ -30,6 +30,9 @@ bench-speed: install  ## every speed goal beside its alternatives: benchmarks/sp
 
 bench-data: install  ## reading and tokenising 2 million texts, first and cached run
 	$(BIN)/python benchmarks/data/tokens.py --models bag
+
+bench-pml: install  ## cost of the losses of pytorch-metric-learning: benchmarks/pml/results.md
+	$(BIN)/python benchmarks/pml/cost.py
 
 install: $(INSTALLED)
 
