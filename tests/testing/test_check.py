@@ -110,26 +110,30 @@ def test_without_hypothesis_the_command_to_install_it_is_shown(call: Call, monke
 
 @pytest.fixture
 def few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registry with two parts: one whose model is nowhere, one that breaks a law."""
+    """A registry with three parts: one whose model is nowhere, one whose package is, one that breaks a law."""
     origin = Origin("few", "few", "1")
     encoder = Claim("encoder", "hf", default_registry().get("encoder", "hf"), origin)
+    tracker = Claim("tracker", "mlflow", default_registry().get("tracker", "mlflow"), origin)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
     loss = Registry([], []).with_file(BROKEN / "losses.py").get("loss", "expression__weight")
-    registry = Registry([encoder, Claim("loss", "own_weight", loss, origin)], [origin])
+    registry = Registry([encoder, tracker, Claim("loss", "own_weight", loss, origin)], [origin])
     monkeypatch.setattr("xmclab.plugins.default_registry", lambda: registry)
 
 
 @pytest.mark.usefixtures("few_parts")
-def test_all_checks_every_part_and_passes_over_what_needs_files(call: Call) -> None:
+def test_all_checks_every_part_and_passes_over_what_is_not_here(call: Call) -> None:
     code, out, err = call("check", "--all")
     assert code == 4
     assert re.search(r"^encoder:hf: not checked, encoder\.model=distilbert", out, re.MULTILINE)
+    assert re.search(r"^tracker:mlflow: not checked, .*pip install", out, re.MULTILINE)
     assert "loss:own_weight: breaks the laws (18 of 19 hold)" in out
     assert err.count("error: ") == 1
 
 
 @pytest.mark.usefixtures("few_parts")
-def test_a_part_that_is_asked_for_and_needs_files_is_an_error(call: Call) -> None:
+def test_a_part_that_is_asked_for_and_lacks_something_is_an_error(call: Call) -> None:
     assert call("check", "encoder:hf")[0] == 3
+    assert call("check", "tracker:mlflow")[0] == 4
 
 
 def test_help_needs_neither_torch_nor_hypothesis() -> None:

@@ -153,7 +153,7 @@ def _examine(registry: Registry, kind: str, text: str, lenient: bool) -> Result:
     label = f"{kind}:{text}"
     try:
         return Result(label, examine(registry, kind, name, options))
-    except DataError as error:
+    except (DataError, PluginError) as error:
         if not lenient:
             raise
         return Result(label, (), str(error).partition("\n")[0])

@@ -64,7 +64,7 @@ def examine(registry: Registry, kind: str, name: str, options: Mapping[str, Any]
 
     Raises:
         ConfigError: there is no such part, or it has no such options.
-        DataError: the part needs something that is not here, such as a model's files.
+        XmclabError: the part needs something that is not here, such as a model's files or a package.
     """
     laws = laws_of(kind)
     try:

@@ -16,7 +16,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy, binary
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xmclab.errors import DataError
+from xmclab.errors import DataError, XmclabError
 from xmclab.parts import make_part
 
 EXAMPLES = 20
@@ -152,7 +152,7 @@ def find_violation(law: Law, subject: Subject) -> Violation | None:
     """The law's violation on the smallest example that hypothesis comes to, if any; the same at every call.
 
     Raises:
-        DataError: the part needs something that is not here (such as a model's files), so nothing can be said.
+        XmclabError: the part needs something that is not here (`is_unavailable`), so nothing can be said.
     """
     found: Violation | None = None
 
@@ -180,12 +180,17 @@ def find_violation(law: Law, subject: Subject) -> Violation | None:
     )(given(law.examples)(attempt_on))
     try:
         run()
-    except DataError:
+    except XmclabError:
         raise
     except Exception:
         if found is None:  # not a broken law, then, but one that cannot be run
             raise
     return found
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Whether a part says that it lacks something here: a model's files, or a package that is not installed."""
+    return isinstance(error, DataError) or (isinstance(error, XmclabError) and isinstance(error.__cause__, ImportError))
 
 
 def _seen(law: Law, subject: Subject, *example: Any) -> str | None:
@@ -195,9 +200,9 @@ def _seen(law: Law, subject: Subject, *example: Any) -> str | None:
             law.check(subject, *example)
     except Broken as broken:
         return str(broken)
-    except DataError:
-        raise
     except (Exception, SystemExit) as error:
+        if is_unavailable(error):
+            raise
         return f"raised {exception_line(error)}"
     return None
 
