@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from xmclab.bench import runner
 from xmclab.bench.bench import run_bench, write_report
 from xmclab.bench.spec import load_spec
+from xmclab.config import resolve
 from xmclab.plugins import default_registry
+from xmclab.train.run import run as train
 
 SPEC = """\
 # Reductions in small.
@@ -49,11 +53,31 @@ def spec_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Cells train in this process, which spares them the start of Python; `processes` tests are real."""
+    if "processes" not in request.keywords:
+        monkeypatch.setattr(runner, "_processes", trainer_in_this_process)
+
+
+@contextlib.contextmanager
+def trainer_in_this_process() -> Iterator[runner.Launch]:
+    def launch(command: Sequence[str], log: Path, threads: int) -> int:
+        *overrides, _, folder = command[command.index("run") + 1 :]
+        log.touch()
+        train(resolve(overrides, default_registry()), default_registry(), Path(folder), Console(quiet=True))
+        return 0
+
+    yield launch
+
+
 @pytest.fixture(scope="module")
 def cells(spec_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The finished cells of the spec."""
     folder = tmp_path_factory.mktemp("cells")
-    result = bench(spec_file, folder, at_once=2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "_processes", trainer_in_this_process)
+        result = bench(spec_file, folder)
     assert not result["left_out"]
     return folder
 
@@ -114,7 +138,7 @@ def test_a_bench_that_was_cut_off_goes_on(spec_file: Path, cells: Path) -> None:
 
 
 def test_the_same_seeds_give_the_same_numbers(spec_file: Path, cells: Path, tmp_path: Path) -> None:
-    again = bench(spec_file, tmp_path / "anew", "seed=0", at_once=2)
+    again = bench(spec_file, tmp_path / "anew", "seed=0")
     first = bench(spec_file, cells, "seed=0")
     assert numbers(again) == numbers(first)
 
@@ -138,20 +162,22 @@ def test_another_config_or_other_code_is_another_cell(
     assert not keys() & known
 
 
+@pytest.mark.processes
 def test_a_failing_cell_is_reported_and_the_others_finish(
-    spec_file: Path, cells: Path, tmp_path: Path, call: Callable[..., tuple[int, str, str]]
+    tmp_path: Path, call: Callable[..., tuple[int, str, str]]
 ) -> None:
     (tmp_path / "faulty.py").write_text(FAULTY)
     text = SPEC.replace("POL: [reduction=pol]", f"bad: [plugin={tmp_path / 'faulty.py'}, loss.de=faulty]")
     (tmp_path / "half.yaml").write_text(text)
     out = tmp_path / "out"
-    code, stdout, _ = call("bench", tmp_path / "half.yaml", "seed=0", "--cells", cells, "--out", out, "--json")
+    arguments = ("seed=0", "--jobs", 2, "--cells", tmp_path / "cells", "--out", out, "--json")
+    code, stdout, _ = call("bench", tmp_path / "half.yaml", *arguments)
     assert code == 1
     document = json.loads(stdout)
     assert [row["name"] for row in document["rows"]] == ["PSL"] * 3
     (missing,) = document["left_out"]
     assert (missing["name"], missing["seed"]) == ("bad", 0)
-    assert missing["reason"]
+    assert "out of order" in missing["reason"]
     assert "bad" in (out / "table.md").read_text()
 
 

@@ -113,7 +113,10 @@ def test_combinations_that_cannot_be_are_left_out_with_the_reason(spec_file: Cal
         (SPEC.replace("P@1=30", "P@1"), "no METRIC=PERCENT"),
         (SPEC.replace("metrics:", "metric:"), "unknown key (did you mean 'metrics'?)"),
         (SPEC.replace("loss=supcon", "loss=supconn"), "no cell of it can run"),
-        (SPEC.replace("pool.eta: [0, 6]", "pool.etta: [0, 6]").replace("columns: pool.eta", ""), "pool.etta=0"),
+        (
+            SPEC.replace("pool.eta: [0, 6]", "pool.etta: [0, 6]").replace("columns: pool.eta", ""),
+            "no cell can run: pool.etta",
+        ),
         (SPEC.replace("loss=0.5*ds", "loss=supcon"), "two cells differ in nothing: 'SC; SC, 0, seed 0'"),
         (SPEC.replace("[P@1, PSP@1]", "[]"), "is empty"),
         ("- a\n- b\n", "a mapping"),

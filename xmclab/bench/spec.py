@@ -147,6 +147,10 @@ def resolve_cells(spec: Spec, registry: Registry) -> tuple[list[tuple[Cell, Conf
 
 
 def _refuse_useless(spec: Spec, cells: Sequence[Cell], refused: Sequence[LeftOut]) -> None:
+    """Refuse rows and values of the grid that no config allows, whatever they are combined with."""
+    if not cells:
+        reasons = dict.fromkeys(f"no cell can run: {refusal.reason}" for refusal in refused)
+        raise ConfigError(*(Problem(spec.name, reason) for reason in reasons or ["the grid is empty"]))
     works = {text for cell in cells for text in (*cell.overrides, cell.variant)}
     problems: dict[str, Problem] = {}
     for refusal in refused:
@@ -155,9 +159,8 @@ def _refuse_useless(spec: Spec, cells: Sequence[Cell], refused: Sequence[LeftOut
         for text in (cell.variant,) if whole_row else cell.overrides[len(spec.base) :]:
             if text not in works:
                 problems.setdefault(text, Problem(f"{spec.name}: {text}", f"no cell of it can run: {refusal.reason}"))
-    if problems or not cells:
-        nothing = Problem(spec.name, "the grid is empty: no cell to run")
-        raise ConfigError(*(problems.values() or [nothing]))
+    if problems:
+        raise ConfigError(*problems.values())
 
 
 def _refuse_same(found: Sequence[tuple[Cell, Config]]) -> None:
