@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,13 @@ import pytest
 from rich.console import Console
 
 from xmclab.bench import runner
-from xmclab.bench.bench import run_bench, write_report
-from xmclab.bench.spec import load_spec
+from xmclab.bench.bench import run_bench
+from xmclab.bench.spec import Cell, load_spec
+from xmclab.bench.view import GridView, Job
 from xmclab.config import resolve
 from xmclab.plugins import default_registry
+from xmclab.report.files import write_report
+from xmclab.report.folders import compare_folders
 from xmclab.train.run import run as train
 
 SPEC = """\
@@ -61,8 +66,8 @@ def _in_this_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
 
 
 @contextlib.contextmanager
-def trainer_in_this_process() -> Iterator[runner.Launch]:
-    def launch(command: Sequence[str], log: Path, threads: int) -> int:
+def trainer_in_this_process(threads: int) -> Iterator[runner.Launch]:
+    def launch(command: Sequence[str], log: Path) -> int:
         *overrides, _, folder = command[command.index("run") + 1 :]
         log.touch()
         train(resolve(overrides, default_registry()), default_registry(), Path(folder), Console(quiet=True))
@@ -172,7 +177,7 @@ def test_a_failing_cell_is_reported_and_the_others_finish(
     out = tmp_path / "out"
     arguments = ("seed=0", "--jobs", 2, "--cells", tmp_path / "cells", "--out", out, "--json")
     code, stdout, _ = call("bench", tmp_path / "half.yaml", *arguments)
-    assert code == 1
+    assert code == 4  # that of the cell
     document = json.loads(stdout)
     assert [row["name"] for row in document["rows"]] == ["PSL"] * 3
     (missing,) = document["left_out"]
@@ -188,6 +193,63 @@ def test_equal_time_gives_the_slower_row_fewer_epochs(spec_file: Path, tmp_path:
     document = bench(spec_file, tmp_path / "cells", "seed=0", "budget=time", "measures=epochs")
     assert [group["measures"]["epochs"]["mean"] for group in document["groups"]] == [2, 1]
     assert document["budget"] == "time"
+
+
+def test_rows_that_cannot_be_timed_are_listed_whole(spec_file: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    def launch_all_but_pol(command: Sequence[str], log: Path) -> int:
+        if "reduction=pol" in command:
+            log.write_text("error: out of order\n")
+            return 5
+        with trainer_in_this_process(1) as launch:
+            return launch(command, log)
+
+    monkeypatch.setattr(runner, "_processes", lambda threads: contextlib.nullcontext(launch_all_but_pol))
+    document = bench(spec_file, tmp_path / "cells", "epochs=1", "budget=time", "measures=epochs")
+    assert [group["name"] for group in document["groups"]] == ["PSL"]
+    assert [(each["name"], each["seed"], each["reason"]) for each in document["left_out"]] == [
+        ("POL", 0, "out of order"),
+        ("POL", 1, "out of order"),
+    ]
+
+
+def test_a_folder_that_cannot_be_written_is_a_failure_of_its_cells(spec_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "cells").write_text("a file")
+    spec = load_spec(str(spec_file), ["seed=0"])
+    result = run_bench(spec, default_registry(), tmp_path / "cells", Console(quiet=True))
+    assert [failure.exit_code for failure in result.failures] == [7, 7]
+
+
+def test_the_view_survives_files_in_the_making(tmp_path: Path) -> None:
+    job = Job(Cell("", "row", "", 0, ()), tmp_path)
+    assert job.share is None
+    for text in ("", "epochs: [", "- 1"):
+        (tmp_path / "config.yaml").write_text(text)
+        (tmp_path / "metrics.jsonl").write_text('{"event": "step", "epoch": 1}\n{"ev')
+        assert job.share is None
+    (tmp_path / "config.yaml").write_text("epochs: 4")
+    assert job.share == 0.25
+    console = Console(file=io.StringIO(), force_terminal=True, width=80)
+    with GridView([job], console) as view:
+        view.update()
+        view.ended(job, "no reason")
+        view.update()
+    assert "25 %" in console.file.getvalue()
+    assert "failed" in console.file.getvalue()
+
+
+def test_rows_of_other_data_are_shown_and_not_tested(cells: Path, tmp_path: Path) -> None:
+    folders = sorted(path.parent for path in cells.glob("*/result.json"))
+    other = tmp_path / "other"
+    shutil.copytree(folders[0], other)
+    document = json.loads((other / "result.json").read_text())
+    document["data"] |= {"sha256": "another", "name": "elsewhere"}
+    (other / "result.json").write_text(json.dumps(document))
+    config = (other / "config.yaml").read_text().replace("epochs: 2", "epochs: 3")
+    (other / "config.yaml").write_text(config)
+    compared = compare_folders([folders[0], other], ["P@1"])
+    assert [data["name"] for data in compared["data"]] == ["tiny", "elsewhere"]
+    assert compared["tests"] == []
+    assert not any(row["metrics"]["P@1"]["best"] for row in compared["rows"])
 
 
 def test_reports_of_single_runs_and_of_runs_in_progress(

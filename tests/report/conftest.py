@@ -50,7 +50,7 @@ def document() -> dict[str, Any]:
         "target": ["P@1", 30.0],
         "budget": "steps",
         "seeds": [0, 1],
-        "data": {"name": "tiny", "sha256": "0", "train": 1262, "test": 399, "labels": 922},
+        "data": [{"name": "tiny", "sha256": "0", "train": 1262, "test": 399, "labels": 922}],
         "environment": {"python": "3.11", "packages": {"torch": "2"}},
         "rows": [_row(name, search, at) for at, name in enumerate(names) for search in ("de", "clf")],
         "groups": [_group(name, at) for at, name in enumerate(names)],

@@ -14,12 +14,9 @@ from xmclab.bench.runner import run_jobs
 from xmclab.bench.spec import Cell, LeftOut, Spec, resolve_cells
 from xmclab.bench.view import Job
 from xmclab.config import Config, resolve
-from xmclab.files import new_file, storage_errors
 from xmclab.plugins import Registry
 from xmclab.report.document import Document, Group, Wanted, compare
-from xmclab.report.page import page
 from xmclab.report.runs import read_run
-from xmclab.report.tables import csv_text, latex, markdown
 
 # What makes a run a cell: it is compared, not used.
 CELL = ("keep_model=false", "evaluate.baselines=false")
@@ -33,15 +30,12 @@ class Result:
     failures: Sequence[LeftOut]
 
 
-def run_bench(
-    spec: Spec, registry: Registry, cells: Path, console: Console, at_once: int = 1, only_finished: bool = False
-) -> Result:
+def run_bench(spec: Spec, registry: Registry, cells: Path, console: Console, at_once: int = 1) -> Result:
     """Run and compare the cells of a spec.
 
     Args:
         cells: the folder in which runs are kept and found again.
         at_once: processes.
-        only_finished: run nothing; compare what is there.
     """
     spec = replace(spec, base=(*CELL, *spec.base))
     found, refused = resolve_cells(spec, registry)
@@ -50,11 +44,7 @@ def run_bench(
     if spec.budget == "time":
         found, failures = _equal_time(found, keys, cells, console, at_once)
     jobs = [Job(cell, cells / keys.key(config)) for cell, config in found]
-    if not only_finished:
-        failures += run_jobs(jobs, at_once, console)
-    left_out = [(each.cell, each.reason) for each in (*refused, *failures)]
-    missing = {job.cell for job in jobs if not job.done} - {cell for cell, _ in left_out}
-    left_out += [(cell, "not run yet") for cell in missing]
+    failures += run_jobs(jobs, at_once, console)
     wanted = Wanted(
         spec.name,
         spec.title,
@@ -63,28 +53,12 @@ def run_bench(
         spec.measures,
         spec.target,
         spec.budget,
-        [{"name": c.row, "column": c.column, "seed": c.seed, "reason": reason} for c, reason in left_out],
+        [
+            {"name": each.cell.row, "column": each.cell.column, "seed": each.cell.seed, "reason": each.reason}
+            for each in (*refused, *failures)
+        ],
     )
     return Result(compare(_groups(jobs), wanted), failures)
-
-
-def write_report(document: Document, folder: Path) -> list[Path]:
-    """The document as JSON, CSV, LaTeX, Markdown and HTML; the paths written."""
-    import json
-
-    texts = {
-        "report.html": page(document),
-        "table.md": markdown(document),
-        "table.csv": csv_text(document),
-        "table.tex": latex(document),
-        "document.json": json.dumps(document, indent=1, ensure_ascii=False) + "\n",
-    }
-    with storage_errors(str(folder)):
-        folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        with new_file(folder / name, str(folder)) as stream:
-            stream.write(text)
-    return [folder / name for name in texts]
 
 
 def _groups(jobs: Sequence[Job]) -> list[Group]:
@@ -102,7 +76,7 @@ def _groups(jobs: Sequence[Job]) -> list[Group]:
 def _equal_time(
     found: Sequence[tuple[Cell, Config]], keys: Keys, cells: Path, console: Console, at_once: int
 ) -> tuple[list[tuple[Cell, Config]], list[LeftOut]]:
-    """The cells with as many epochs as take the training time of the first row; an epoch of each is timed first."""
+    """The cells with as many epochs as take the time of the first row that trains; an epoch of each is timed first."""
     registry = found[0][1].registry
     pilots: dict[tuple[str, str], Job] = {}
     for cell, _ in found:
@@ -110,16 +84,19 @@ def _equal_time(
             pilot = replace(cell, overrides=(*cell.overrides, "epochs=1", "evaluate.every=0"))
             job = Job(pilot, cells / keys.key(resolve(pilot.overrides, registry)))
             pilots[cell.row, cell.column] = job
-    failures = run_jobs(list(pilots.values()), 1, console)
+    failed = {(left.cell.row, left.cell.column): left for left in run_jobs(list(pilots.values()), 1, console)}
     seconds = {place: _train_seconds(job) for place, job in pilots.items() if job.done}
-    first, config = found[0]
-    budget = seconds.get((first.row, first.column), 0.0) * config.settings.epochs
-    timed = []
+    first = next(((cell, config) for cell, config in found if (cell.row, cell.column) in seconds), None)
+    timed: list[tuple[Cell, Config]] = []
+    failures: list[LeftOut] = []
     for cell, _ in found:
-        if (cell.row, cell.column) in seconds and budget:
-            epochs = max(1, round(budget / seconds[cell.row, cell.column]))
-            changed = replace(cell, overrides=(*cell.overrides, f"epochs={epochs}"))
-            timed.append((changed, resolve(changed.overrides, registry)))
+        place = cell.row, cell.column
+        if first is None or place not in seconds:
+            failures.append(replace(failed[place], cell=cell))
+            continue
+        budget = seconds[first[0].row, first[0].column] * first[1].settings.epochs
+        changed = replace(cell, overrides=(*cell.overrides, f"epochs={max(1, round(budget / seconds[place]))}"))
+        timed.append((changed, resolve(changed.overrides, registry)))
     return timed, failures
 
 

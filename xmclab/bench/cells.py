@@ -1,7 +1,9 @@
 """Where the run of a cell is kept: a folder named by everything that decides its numbers.
 
 That is the resolved config, the bytes of the data, the source of the code that trains (xmclab's own and that of the
-parts' plugins) and the version of torch. What was run before is found again; whatever changes makes a new folder.
+parts' plugins), the device, the version of torch, whether loops are compiled, and the files that options name (such
+as a model's; by name, size and time). The number of threads is not among it: it may move the last digits. What was run
+before is found again; whatever changes makes a new folder.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import xmclab
+from xmclab.accelerator import numba_works
 from xmclab.config import Config
 from xmclab.data import open_data
 from xmclab.schema import DataSettings
+from xmclab.train.trainer import pick_device
 
 SURROUNDINGS = ("bench", "cli", "report", "scaffold", "serve", "testing")  # packages that no number depends on
 WITHOUT_EFFECT = ("profile", "tracker")
@@ -43,6 +47,9 @@ class Keys:
             "data": self._fingerprints[data],
             "code": [_package_hash(), *sorted({_module_hash(name) for name in _modules(config)})],
             "torch": importlib.metadata.version("torch"),
+            "compiled": numba_works(),
+            "device": str(pick_device(config.settings.device)),
+            "files": _files(config),
         }
         return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:20]
 
@@ -55,7 +62,25 @@ def _modules(config: Config) -> set[str]:
             classes.append(config.registry.get("loss", term.name))
             if term.reduction is not None:
                 classes.append(config.registry.get("reduction", term.reduction))
-    return {cls.__module__ for cls in classes}
+    return {base.__module__ for cls in classes for base in cls.__mro__ if not _is_foreign(base)}
+
+
+def _files(config: Config) -> list[tuple[str, int, int]]:
+    """(name, bytes, time) of every file that an option of a part names, itself or by its folder."""
+    named = {
+        Path(value)
+        for part in config.parts.values()
+        if part is not None
+        for value in part.options.values()
+        if isinstance(value, str) and value and Path(value).exists()
+    }
+    files = sorted(file for path in named for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())
+    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+
+
+def _is_foreign(cls: type[Any]) -> bool:
+    """Whether a class is Python's or torch's, whose version stands for its source."""
+    return cls.__module__.partition(".")[0] in ("abc", "builtins", "torch", "typing")
 
 
 @cache

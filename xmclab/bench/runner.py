@@ -6,8 +6,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,80 +17,84 @@ from rich.console import Console
 
 from xmclab.bench.spec import LeftOut
 from xmclab.bench.view import GridView, Job
+from xmclab.errors import StorageError
 
 SECONDS_BETWEEN_LOOKS = 1.0
+INTERRUPTED = 130
 
 
-def run_jobs(jobs: Sequence[Job], at_once: int, console: Console, threads: int | None = None) -> list[LeftOut]:
-    """Run what is not done yet; a failure is noted, the others go on.
-
-    Args:
-        at_once: processes.
-        threads: of each process; the cores shared evenly by default.
-    """
+def run_jobs(jobs: Sequence[Job], at_once: int, console: Console) -> list[LeftOut]:
+    """Run what is not done yet, so many at once, which share the cores; a failure is noted, the others go on."""
     waiting = [job for job in jobs if not job.done]
-    threads = threads or max(1, (os.cpu_count() or 1) // at_once)
+    threads = max(1, (os.cpu_count() or 1) // at_once)
     failures: list[LeftOut] = []
     with (
         GridView(jobs, console) as view,
         ThreadPoolExecutor(max_workers=at_once) as pool,
-        _processes() as launch,
+        _processes(threads) as launch,
     ):
-        futures: dict[Future[str], Job] = {pool.submit(_run, job, threads, launch): job for job in waiting}
+        futures = {pool.submit(_run, job, launch): job for job in waiting}
         while futures:
             finished, _ = wait(futures, timeout=SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
             for future in finished:
-                job, reason = futures.pop(future), future.result()
-                if reason:
-                    failures.append(LeftOut(job.cell, reason))
-                view.ended(job, reason)
+                job, failure = futures.pop(future), future.result()
+                if failure:
+                    failures.append(failure)
+                view.ended(job, failure.reason if failure else "")
             view.update()
     return failures
 
 
-Launch = Callable[[Sequence[str], Path, int], int]
+Launch = Callable[[Sequence[str], Path], int]
 
 
 @contextmanager
-def _processes() -> Iterator[Launch]:
-    """A way to run a command to its end; whatever still runs when the block is left is ended."""
+def _processes(threads: int) -> Iterator[Launch]:
+    """A way to run a command to its end; when the block is left, what runs is ended and nothing more is started."""
     running: set[subprocess.Popen[bytes]] = set()
+    lock = threading.Lock()
     over = False
 
-    def launch(command: Sequence[str], log: Path, threads: int) -> int:
-        if over:
-            return 130
+    def launch(command: Sequence[str], log: Path) -> int:
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
         with log.open("wb") as stream:
-            process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment)
-            running.add(process)
+            with lock:
+                if over:
+                    return INTERRUPTED
+                process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment)
+                running.add(process)
             try:
                 return process.wait()
             finally:
-                running.discard(process)
+                with lock:
+                    running.discard(process)
 
     try:
         yield launch
     finally:
-        over = True
-        for process in list(running):
-            process.terminate()
+        with lock:
+            over = True
+            for process in running:
+                process.terminate()
 
 
-def _run(job: Job, threads: int, launch: Launch) -> str:
-    """Why the run failed, empty if it did not."""
-    job.folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{job.folder}.lock"):
-        if job.done:
-            return ""
-        shutil.rmtree(job.folder, ignore_errors=True)  # of a run that was cut off
-        log = job.folder.with_suffix(".log")
-        command = [sys.executable, "-m", "xmclab", "run", *job.cell.overrides, "--out", str(job.folder)]
-        code = launch(command, log, threads)
-        if code == 0 and job.done:
-            log.unlink(missing_ok=True)
-            return ""
-        return _last_error(log) or f"exit code {code}"
+def _run(job: Job, launch: Launch) -> LeftOut | None:
+    """Run a cell; why it failed, if it did."""
+    try:
+        job.folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{job.folder}.lock"):
+            if job.done:
+                return None
+            shutil.rmtree(job.folder, ignore_errors=True)  # of a run that was cut off
+            log = job.folder.with_suffix(".log")
+            command = [sys.executable, "-m", "xmclab", "run", *job.cell.overrides, "--out", str(job.folder)]
+            code = launch(command, log)
+            if code == 0 and job.done:
+                log.unlink(missing_ok=True)
+                return None
+            return LeftOut(job.cell, _last_error(log) or f"exit code {code}", code)
+    except OSError as error:
+        return LeftOut(job.cell, f"{job.folder}: {error.strerror or error}", StorageError.exit_code)
 
 
 def _last_error(log: Path) -> str:

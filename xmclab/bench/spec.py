@@ -10,7 +10,7 @@ grid:                                     every combination of these values
 columns: pool.eta                         a key of the grid whose values stand side by side
 searches: [de, clf, de+clf]
 metrics: [P@1, P@5, PSP@1, PSP@5]
-measures: [train, memory, pool]           what is shown beside the metrics, see `xmclab.bench.cells.MEASURES`
+measures: [train, memory, pool]           what is shown beside the metrics, one of `MEASURES`
 target: P@1=40                            for the measure `target`: training seconds until a search reaches it
 budget: steps                             or `time`: as many epochs as take the time of the first row
 
@@ -69,6 +69,7 @@ class LeftOut:
 
     cell: Cell
     reason: str
+    exit_code: int = 0  # of the run, if there was one
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,6 @@ class Spec:
     measures: tuple[str, ...]
     target: tuple[str, float] | None
     budget: Literal["steps", "time"]
-
-    @property
-    def seeds(self) -> tuple[int, ...]:
-        return tuple(int(value) for value in self.grid[SEED])
 
     def cells(self) -> Iterator[Cell]:
         """Every combination, rows outermost and seeds innermost."""

@@ -16,8 +16,7 @@ from rich.table import Table
 
 from xmclab.bench.spec import Cell
 from xmclab.progress import note
-
-RESULT = "result.json"
+from xmclab.report.runs import CONFIG, RECORDS, RESULT
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,14 @@ class Job:
     def share(self) -> float | None:
         """How much of the training is done; None before it began."""
         try:
-            epochs = yaml.safe_load((self.folder / "config.yaml").read_text(encoding="utf-8"))["epochs"]
-            with (self.folder / "metrics.jsonl").open("rb") as stream:
+            epochs = yaml.safe_load((self.folder / CONFIG).read_text(encoding="utf-8"))["epochs"]
+            with (self.folder / RECORDS).open("rb") as stream:
                 stream.seek(max(0, stream.seek(0, 2) - 8192))
                 lines = stream.read().decode(errors="replace").split("\n")
             last = json.loads(lines[-2])
-            return float((last["epoch"] + (last["event"] == "step")) / epochs)
-        except (OSError, ValueError, KeyError, IndexError):
-            return None
+            return float(last["epoch"] / epochs)
+        except (OSError, ValueError, KeyError, IndexError, TypeError, yaml.YAMLError):
+            return None  # another process is still writing them
 
 
 class GridView:

@@ -32,10 +32,11 @@ def bench(
     """Compare: train every cell of a spec, test the differences, write tables and a page."""
     from rich.console import Console
 
-    from xmclab.bench.bench import run_bench, to_json, write_report
+    from xmclab.bench.bench import run_bench, to_json
     from xmclab.bench.spec import load_spec, named_specs, resolve_cells
     from xmclab.cli import show
     from xmclab.errors import ConfigError, Problem
+    from xmclab.report.files import write_report
     from xmclab.report.tables import print_document
 
     if list_specs:
@@ -61,7 +62,7 @@ def bench(
         print_document(show.wide_console(), result.document)
         print(f"report: {paths[0]}")
     if result.failures:
-        raise typer.Exit(1)
+        raise typer.Exit(result.failures[0].exit_code)
 
 
 def report(
@@ -73,8 +74,8 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Show runs beside each other: the same tables and page as a bench; runs that differ in their seed share a row."""
-    from xmclab.bench.bench import write_report
     from xmclab.cli import show
+    from xmclab.report.files import write_report
     from xmclab.report.folders import compare_folders
     from xmclab.report.tables import print_document
 

@@ -1,6 +1,8 @@
 """The document that all reports are made from: rows of runs, their numbers, and which differences are real.
 
-{"name", "title", "metrics", "searches", "measures", "target", "budget", "seeds", "data", "environment",
+{"name", "title", "metrics", "searches", "measures", "target", "budget", "seeds",
+ "data":     [{"name", "sha256", "train", "test", "labels"}],      one, unless runs of several are shown
+ "environment",                                                    of the first run
  "rows":     [{"name", "column", "search", "metrics": {P@1: {"mean", "sd", "values", "best"}}, "bands"}],
  "groups":   [{"name", "column", "seeds", "state", "measures", "curves", "pool", "differs"}],   a row of all searches
  "tests":    [{"search", "metric", "column", "a", "b", "value", "low", "high", "p"}],
@@ -58,7 +60,6 @@ def compare(groups: Sequence[Group], wanted: Wanted) -> Document:
     ]
     tests = list(_tests(groups, wanted))
     _mark_best(rows, tests, wanted.metrics)
-    runs = [run for group in groups for run in group.runs]
     return {
         "name": wanted.name,
         "title": wanted.title,
@@ -67,9 +68,9 @@ def compare(groups: Sequence[Group], wanted: Wanted) -> Document:
         "measures": list(wanted.measures),
         "target": list(wanted.target) if wanted.target else None,
         "budget": wanted.budget,
-        "seeds": sorted({run.seed for run in runs}),
-        "data": next((run.document["data"] for run in runs if run.document), None),
-        "environment": next((run.environment for run in runs if run.environment), {}),
+        "seeds": sorted({run.seed for group in groups for run in group.runs}),
+        "data": list(_data_of(groups).values()),
+        "environment": next((run.environment for group in groups for run in group.runs if run.environment), {}),
         "rows": rows,
         "groups": [
             _group(group, wanted, differing) for group, differing in zip(groups, _differing(groups), strict=True)
@@ -77,6 +78,12 @@ def compare(groups: Sequence[Group], wanted: Wanted) -> Document:
         "tests": tests,
         "left_out": list(wanted.left_out),
     }
+
+
+def _data_of(groups: Sequence[Group]) -> dict[str, Any]:
+    """What the finished runs were trained and measured on, by the hash of its bytes."""
+    documents = [run.document for group in groups for run in group.runs if run.document]
+    return {document["data"]["sha256"]: document["data"] for document in documents}
 
 
 def summary_of(values: Sequence[float]) -> dict[str, Any]:
@@ -169,10 +176,11 @@ def _tests(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:
     """Every pair of rows of a column in every search and metric, on the same draws of test queries."""
     for search in wanted.searches:
         for column in dict.fromkeys(group.column for group in groups):
-            points = {group.name: _points(group, search) for group in groups if group.column == column}
+            beside = [group for group in groups if group.column == column]
+            points = {group.name: _points(group, search) for group in beside}
             rows = {name: some for name, some in points.items() if some}
             shapes = {(each.metrics, each.found_GM.shape) for some in rows.values() for each in some}
-            if len(rows) < 2 or len(shapes) != 1:
+            if len(rows) < 2 or len(shapes) != 1 or len(_data_of(beside)) != 1:
                 continue
             known = next(iter(shapes))[0]
             values = drawn(rows)

@@ -15,6 +15,14 @@ from xmclab.errors import DataError, Problem
 from xmclab.report.statistics import Points
 
 Record = Mapping[str, Any]
+# The files of a run folder that reports read; `xmclab.train.store` says more, and imports torch.
+CONFIG, ENVIRONMENT, RECORDS, RESULT, POINTS = (
+    "config.yaml",
+    "environment.json",
+    "metrics.jsonl",
+    "result.json",
+    "points.npz",
+)
 
 
 @dataclass(frozen=True)
@@ -49,7 +57,7 @@ class Run:
 
     def points(self, search: str) -> Points | None:
         """What each test query contributes to the final metrics of a search."""
-        file = self.folder / "points.npz"
+        file = self.folder / POINTS
         if self.document is None or not file.is_file():
             return None
         with np.load(file, allow_pickle=False) as arrays:
@@ -88,12 +96,12 @@ def read_run(folder: Path) -> Run:
     Raises:
         DataError: it is none, or a file of it is damaged.
     """
-    if not (folder / "config.yaml").is_file():
-        raise DataError(Problem(str(folder), "is no run folder", "it has no config.yaml"))
+    if not (folder / CONFIG).is_file():
+        raise DataError(Problem(str(folder), "is no run folder", f"it has no {CONFIG}"))
     try:
-        config = yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8"))
-        environment = _json(folder / "environment.json") or {}
-        return Run(folder, config, environment, _records(folder / "metrics.jsonl"), _json(folder / "result.json"))
+        config = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+        environment = _json(folder / ENVIRONMENT) or {}
+        return Run(folder, config, environment, _records(folder / RECORDS), _json(folder / RESULT))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise DataError(Problem(str(folder), f"cannot be read: {' '.join(str(error).split())}")) from error
 

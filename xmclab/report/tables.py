@@ -78,12 +78,13 @@ def _value(found: Mapping[str, Any] | None, digits: int) -> Value | None:
 
 def footnote(document: Document) -> str:
     """What one must know to read the table."""
-    seeds, data = len(document["seeds"]), document["data"]
-    parts = []
-    if data:
-        parts.append(
-            f"{data['name']}: {data['train']} training and {data['test']} test queries, {data['labels']} labels."
-        )
+    seeds = len(document["seeds"])
+    parts = [
+        f"{data['name']}: {data['train']} training and {data['test']} test queries, {data['labels']} labels."
+        for data in document["data"]
+    ]
+    if len(parts) > 1:
+        parts.append("Rows of different data are not tested against each other.")
     parts.append(f"Mean ± standard deviation over {seeds} seeds." if seeds > 1 else "One seed.")
     parts.append(
         "Bold: better than every other row of its search (paired bootstrap over test queries, Holm, p < 0.05)."
@@ -165,7 +166,7 @@ def latex(document: Document) -> str:
 
 
 def csv_text(document: Document) -> str:
-    """One line per row, search and seed would lose the means: means, deviations and marks, unrounded."""
+    """Means, deviations over seeds and whether a number is the best, unrounded; a line for every row and search."""
     content = sheet(document)
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

@@ -355,7 +355,8 @@ function drawEnvironment() {
       else lines.push([prefix + key, String(inner)]);
     }
   };
-  walk({...(report.data ? {data: report.data} : {}), ...report.environment, budget: report.budget}, "");
+  for (const data of report.data) walk({data}, "");
+  walk({...report.environment, budget: report.budget}, "");
   fill("environment", element("table", {}, element("tbody", {}, ...lines.map(([key, value]) =>
     element("tr", {}, element("td", {}, key), element("td", {}, value))))));
 }
