@@ -290,7 +290,7 @@ PROBLEMS = [
     ("epochs", "epochs: an override is KEY=VALUE"),
     ("unidec", "did you mean recipe=unidec?"),
     ("=3", "=3: an override is KEY=VALUE"),
-    ("recipe=/no/such.yaml", "/no/such.yaml: no such recipe file"),
+    ("recipe=/no/such.yaml", "/no/such.yaml: no such file"),
     ("plugin=/no/such.py", "plugin=/no/such.py: no such file"),
 ]
 

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from xmclab.accelerator import fused_for
 from xmclab.api import BinaryLoss, Loss, MultiClassLoss, Pairs
+from xmclab.errors import PluginError, Problem
 from xmclab.softmax import softplus_of_negatives
 from xmclab.truth import Truth
 
@@ -127,7 +128,7 @@ class ClosedForm:
         slopes = [torch.zeros_like(log_sums_A) for log_sums_A in log_sums]
         for part in self.parts:
             if isinstance(part.loss, MultiClassLoss):
-                value, slope_E, slope_A = part.loss.value_and_grad(self.s_E, log_sums[part.by_label], part.pairs)
+                value, slope_E, slope_A = sum_of_pairs(part.loss, self.s_E, log_sums[part.by_label], part.pairs)
                 slopes[part.by_label].add_(slope_A, alpha=part.scale)
             else:
                 value, slope_E = sum_over_pairs(part, self.s_E)
@@ -161,6 +162,16 @@ class ClosedForm:
 
 def _is_softplus(loss: BinaryLoss) -> bool:
     return type(loss).of_negatives is softplus_of_negatives
+
+
+def sum_of_pairs(loss: MultiClassLoss, s_E: Tensor, negatives_Q: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+    """The closed form of a loss, with what it returns in the shapes that it should have."""
+    found = loss.value_and_grad(s_E, negatives_Q, pairs)
+    shapes, wanted = [tuple(x.shape) for x in found], [(), tuple(s_E.shape), tuple(negatives_Q.shape)]
+    if shapes != wanted:
+        message = f"value_and_grad() returns a sum and its gradients, of shapes {wanted}; these are {shapes}"
+        raise PluginError(Problem(type(loss).__name__, message))
+    return found
 
 
 def sum_over_pairs(part: Part, s_E: Tensor) -> tuple[Tensor, Tensor]:

@@ -199,6 +199,8 @@ class Registry:
         if origin in self.origins:
             return self
         claims, listeners = _collect(origin, lambda: _import_file(file))
+        if not claims and not listeners:
+            raise _fault(origin, "supplies nothing: no function of it is marked with @xmclab.hookimpl")
         return Registry(
             [*self.claims, *claims],
             [*self.origins, origin],

@@ -94,7 +94,7 @@ def read_recipe(path: Path) -> list[Entry]:
         text = path.read_text(encoding="utf-8")
         return list(_entries(path, _root(path, text)))
     except FileNotFoundError:
-        raise ConfigError(Problem(str(path), "no such recipe file")) from None
+        raise ConfigError(Problem(str(path), "no such file")) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(Problem(str(path), f"cannot be read: {error}")) from error
     except yaml.MarkedYAMLError as error:

@@ -120,6 +120,7 @@ def test_combinations_that_cannot_be_are_left_out_with_the_reason(spec_file: Cal
         ),
         (SPEC.replace("loss=0.5*ds", "loss=supcon"), "two cells differ in nothing: 'SC; SC, 0, seed 0'"),
         (SPEC.replace("[P@1, PSP@1]", "[]"), "is empty"),
+        (SPEC.replace("[loss=supcon]", "{loss: supcon}"), "a row is a list of overrides (such as [loss=supcon])"),
         ("- a\n- b\n", "a mapping"),
     ],
 )
@@ -129,5 +130,5 @@ def test_bad_specs_are_refused(spec_file: Callable[[str], str], text: str, messa
 
 def test_unknown_names_and_files_are_refused(tmp_path: Path) -> None:
     assert "unknown spec 'reduction' (did you mean 'reductions'?" in problems("reduction")
-    assert "no such recipe file" in problems(str(tmp_path / "none.yaml"))
+    assert "none.yaml: no such file" in problems(str(tmp_path / "none.yaml"))
     assert "an override is KEY=VALUE" in problems("losses", "tiny")

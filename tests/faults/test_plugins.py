@@ -193,3 +193,33 @@ def test_43_a_tracker_and_a_hook_that_raise(install: Install, tmp_path: Path) ->
     code, _, _ = xmclab("run", *SMALL, "--out", tmp_path / "plain", XMCLAB_PLUGINS="xmclab")
     assert code == 0
     assert losses(tmp_path / "faulty") == losses(tmp_path / "plain")
+
+
+@pytest.mark.parametrize("reduction", ["psl", "pal_n"])
+def test_42_a_closed_form_of_wrong_shape_is_named(
+    reduction: str, tmp_path: Path, call: Callable[..., tuple[int, str, str]]
+) -> None:
+    (tmp_path / "vague.py").write_text(
+        "import xmclab\n"
+        "from dataclasses import dataclass\n"
+        "from xmclab_ds.loss import DecoupledSoftmax\n"
+        "@dataclass\n"
+        "class Vague(DecoupledSoftmax):\n"
+        "    def value_and_grad(self, s_E, negatives_Q, pairs):\n"
+        "        return s_E, s_E, negatives_Q\n"
+        "@xmclab.hookimpl\n"
+        "def xmclab_parts():\n"
+        "    return [xmclab.part('loss', 'vague', Vague)]\n"
+    )
+    small = ["data=tiny", "epochs=1", "encoder.dim=16", "head.clf.dim=16", "head.de=none", "evaluate.baselines=off"]
+    parts = [f"plugin={tmp_path / 'vague.py'}", "loss.clf=vague", f"reduction.clf={reduction}"]
+    code, _, stderr = call("run", *small, *parts, "--out", tmp_path / "run")
+    assert code == 4
+    assert "Vague: value_and_grad() returns a sum and its gradients" in stderr
+
+
+def test_a_file_that_supplies_nothing_is_refused(tmp_path: Path, call: Callable[..., tuple[int, str, str]]) -> None:
+    (tmp_path / "empty.py").write_text("def parts():\n    return []\n")
+    code, _, stderr = call("run", f"plugin={tmp_path / 'empty.py'}", "data=tiny")
+    assert code == 4
+    assert "supplies nothing: no function of it is marked with @xmclab.hookimpl" in stderr

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from xmclab.report.statistics import Points, difference, drawn, holm
+from xmclab.report.statistics import Difference, Points, difference, drawn, flipped, holm
 
 
 def points(found: np.ndarray, best: np.ndarray | None = None) -> Points:
     found_GM = np.asarray(found, np.float64)[:, None]
     return Points(("P@1",), found_GM, np.ones_like(found_GM) if best is None else np.asarray(best)[:, None])
+
+
+def between(a: list[Points], b: list[Points], draws: int, seed: int = 0) -> Difference:
+    rows = {"a": a, "b": b}
+    values = drawn(rows, draws, seed)
+    return difference(values["a"][:, 0], values["b"][:, 0], flipped(rows, draws, seed)["a", "b"][0])
 
 
 def test_the_first_entry_is_the_metric_and_the_rest_are_ratios_of_drawn_sums() -> None:
@@ -38,8 +45,7 @@ def test_rows_of_other_queries_are_refused() -> None:
 
 def test_equal_rows_do_not_differ() -> None:
     row = points(np.random.default_rng(0).integers(0, 2, 200))
-    values = drawn({"a": [row], "b": [row]}, draws=200)
-    found = difference(values["a"][:, 0], values["b"][:, 0])
+    found = between([row], [row], draws=200)
     assert (found.value, found.low, found.high, found.p) == (0.0, 0.0, 0.0, 1.0)
 
 
@@ -47,12 +53,11 @@ def test_a_clear_difference_is_real_and_its_interval_holds_it() -> None:
     rng = np.random.default_rng(0)
     better = rng.random(500) < 0.6
     worse = better & (rng.random(500) < 0.7)
-    values = drawn({"a": [points(better)], "b": [points(worse)]}, draws=500)
-    found = difference(values["a"][:, 0], values["b"][:, 0])
+    found = between([points(better)], [points(worse)], draws=500)
     assert found.low < found.value < found.high
     assert found.low > 0
     assert found.p == pytest.approx(2 / 501)
-    mirrored = difference(values["b"][:, 0], values["a"][:, 0])
+    mirrored = between([points(worse)], [points(better)], draws=500)
     assert (mirrored.value, mirrored.low, mirrored.high, mirrored.p) == pytest.approx(
         (-found.value, -found.high, -found.low, found.p)
     )
@@ -63,11 +68,19 @@ def test_pairing_takes_out_how_hard_the_queries_are() -> None:
     a = rng.random(400) < 0.5
     b = a.copy()
     b[np.flatnonzero(a)[:12]] = False
-    values = drawn({"a": [points(a)], "b": [points(b)]}, draws=400)
-    paired = difference(values["a"][:, 0], values["b"][:, 0])
-    shuffled = drawn({"a": [points(a)], "b": [points(rng.permutation(b))]}, draws=400)
-    assert paired.p < 0.01
-    assert difference(shuffled["a"][:, 0], shuffled["b"][:, 0]).p > 0.05
+    assert between([points(a)], [points(b)], draws=400).p < 0.01
+    assert between([points(a)], [points(rng.permutation(b))], draws=400).p > 0.05
+
+
+@pytest.mark.parametrize(("wins", "losses"), [(4, 0), (8, 0), (9, 2), (12, 12)])
+def test_where_few_queries_differ_p_is_that_of_the_sign_test(wins: int, losses: int) -> None:
+    a, b = np.zeros(400), np.zeros(400)
+    a[:wins] = 1
+    b[wins : wins + losses] = 1
+    p_flipped = flipped({"a": [points(a)], "b": [points(b)]}, draws=20_000)["a", "b"][0]
+    exact = stats.binomtest(wins, wins + losses).pvalue
+    assert p_flipped == pytest.approx(exact, abs=0.012)
+    assert between([points(a)], [points(b)], draws=1000).p >= exact - 0.03
 
 
 def test_level_under_no_difference() -> None:
@@ -76,8 +89,7 @@ def test_level_under_no_difference() -> None:
     called = 0
     for trial in range(200):
         a, b = (points(rng.random(150) < 0.5) for _ in range(2))
-        values = drawn({"a": [a], "b": [b]}, draws=200, seed=trial)
-        called += difference(values["a"][:, 0], values["b"][:, 0]).p < 0.05
+        called += between([a], [b], draws=200, seed=trial).p < 0.05
     assert 2 <= called <= 22
 
 

@@ -16,9 +16,11 @@ def test_terminal(document: dict[str, Any]) -> None:
     console = Console(width=160, record=True, file=io.StringIO())
     print_document(console, document)
     text = console.export_text()
-    assert re.search(r"A & B +de +40\.00 ± 0\.50 +20\.00 ± 0\.50 +12\.0 ± 1\.0 +–", text)
+    assert re.search(r"A & B +de +\*40\.00 ± 0\.50 +\*20\.00 ± 0\.50 +12\.0 ± 1\.0 +–", text)
     assert "left out: C, seed 3: not <possible>" in text
+    assert "50 %_: training, 1 of 4 epochs done" in text
     assert "over 2 seeds" in text
+    assert "Budget: not the same, 3 to 4 epochs." in " ".join(text.split())
 
 
 def test_markdown_marks_the_best_and_keeps_its_columns(document: dict[str, Any]) -> None:
@@ -28,7 +30,7 @@ def test_markdown_marks_the_best_and_keeps_its_columns(document: dict[str, Any])
     assert table[2] == "| A & B | de | **40.00 ± 0.50** | **20.00 ± 0.50** | 12.0 ± 1.0 | – |"
     assert len(table) == 6
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 7 for line in table)
-    assert "Left out: C, seed 3: not <possible>" in lines
+    assert "left out: C, seed 3: not <possible>" in lines
 
 
 def test_csv_has_unrounded_numbers(document: dict[str, Any]) -> None:

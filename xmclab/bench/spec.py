@@ -195,6 +195,9 @@ class _Reader:
             self.base += values
         elif group == "rows" and name:
             self.rows[name] = values
+            if isinstance(entry.value, str) and "=" not in entry.value:
+                hint = f"such as [{name.partition('.')[2]}={entry.value}]"
+                self.problems.append(Problem(entry.where, "a row is a list of overrides", hint))
         elif group == "grid" and name:
             self.grid[name] = values
         elif entry.key in KEYS and group not in ("rows", "grid"):

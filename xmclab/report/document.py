@@ -4,7 +4,7 @@
  "data":     [{"name", "sha256", "train", "test", "labels"}],      one, unless runs of several are shown
  "environment",                                                    of the first run
  "rows":     [{"name", "column", "search", "metrics": {P@1: {"mean", "sd", "values", "best"}}, "bands"}],
- "groups":   [{"name", "column", "seeds", "state", "measures", "curves", "pool", "differs"}],   a row of all searches
+ "groups":   [{"name", "column", "seeds", "epochs", "state", "measures", "curves", "pool", "differs"}],   all searches
  "tests":    [{"search", "metric", "column", "a", "b", "value", "low", "high", "p"}],
  "left_out": [{"name", "column", "seed", "reason"}]}                             cells that failed or cannot exist
 
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from xmclab.report.runs import Run
-from xmclab.report.statistics import Points, difference, drawn, holm
+from xmclab.report.statistics import Points, difference, drawn, flipped, holm
 
 SIGNIFICANT = 0.05
 Document = dict[str, Any]
@@ -135,7 +135,8 @@ def _group(group: Group, wanted: Wanted, differing: Mapping[str, Any]) -> dict[s
         "name": group.name,
         "column": group.column,
         "seeds": [run.seed for run in group.runs],
-        "state": "finished" if all(run.document for run in group.runs) else "training",
+        "epochs": group.runs[0].config["epochs"],
+        "state": next((run.state for run in group.runs if run.state != "finished"), "finished"),
         "measures": measures,
         "curves": [_curve(run, wanted) for run in group.runs],
         "pool": _pool(group.runs),
@@ -183,11 +184,11 @@ def _tests(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:
             if len(rows) < 2 or len(shapes) != 1 or len(_data_of(beside)) != 1:
                 continue
             known = next(iter(shapes))[0]
-            values = drawn(rows)
+            values, p_values = drawn(rows), flipped(rows)
             for metric in (metric for metric in wanted.metrics if metric in known):
                 index = known.index(metric)
                 for a, b in itertools.combinations(rows, 2):
-                    found = difference(values[a][:, index], values[b][:, index])
+                    found = difference(values[a][:, index], values[b][:, index], p_values[a, b][index])
                     yield {"search": search, "metric": metric, "column": column, "a": a, "b": b, **asdict(found)}
 
 

@@ -9,7 +9,7 @@ from string import Template
 
 from xmclab import __version__
 from xmclab.report.document import Document
-from xmclab.report.tables import footnote, left_out
+from xmclab.report.tables import footnote, remarks
 
 
 def page(document: Document) -> str:
@@ -19,7 +19,7 @@ def page(document: Document) -> str:
     shown = {
         **document,
         "footnote": footnote(document),
-        "left_out": [left_out(missing) for missing in document["left_out"]],
+        "remarks": remarks(document),
     }
     # `</script>` in a row's name must not end the script that it stands in.
     data = json.dumps(shown, ensure_ascii=False).replace("<", "\\u003c")

@@ -40,6 +40,20 @@ class Run:
         return int(self.config["seed"])
 
     @property
+    def state(self) -> str:
+        """`finished`, `training`, or how it failed."""
+        if self.document is not None:
+            return "finished"
+        last = self.records[-1] if self.records else {}
+        if last.get("event") == "end" and last["error"]:
+            return f"failed after epoch {self.epochs_done} ({last['error']}: {last['message']})"
+        return f"training, {self.epochs_done} of {self.config['epochs']} epochs done"
+
+    @property
+    def epochs_done(self) -> int:
+        return sum(step["last_of_epoch"] for step in self.steps)
+
+    @property
     def evaluations(self) -> list[Record]:
         return [record for record in self.records if record["event"] == "eval"]
 

@@ -86,11 +86,14 @@ def footnote(document: Document) -> str:
     if len(parts) > 1:
         parts.append("Rows of different data are not tested against each other.")
     parts.append(f"Mean ± standard deviation over {seeds} seeds." if seeds > 1 else "One seed.")
-    parts.append(
-        "Bold: better than every other row of its search (paired bootstrap over test queries, Holm, p < 0.05)."
-    )
-    same = "the same number of epochs" if document["budget"] == "steps" else "the same time, epochs chosen for it"
-    parts.append(f"Budget: {same}.")
+    if any(value["best"] for row in document["rows"] for value in row["metrics"].values()):
+        parts.append("Bold or *: better than every other row of its search (paired tests, Holm, p < 0.05).")
+    epochs = sorted({group["epochs"] for group in document["groups"]})
+    if document["budget"] == "time":
+        parts.append("Budget: the same time, epochs chosen for it.")
+    elif len(document["groups"]) > 1:
+        same = f"{epochs[0]} epochs each" if len(epochs) == 1 else f"not the same, {epochs[0]} to {epochs[-1]} epochs"
+        parts.append(f"Budget: {same}.")
     if document["target"]:
         parts.append(f"Target: {document['target'][0]} of {document['target'][1]:g} %.")
     return " ".join(parts)
@@ -107,13 +110,23 @@ def print_document(console: Console, document: Document) -> None:
     for heading in content.headings:
         table.add_column(heading, justify="right", no_wrap=True)
     for line, following in zip(content.lines, [*content.lines[1:], None], strict=True):
-        cells = [_marked(line.values[heading], "[bold]{}[/]") for heading in content.headings]
+        mark = "[bold]{}[/]" if console.is_terminal else "*{}"
+        cells = [_marked(line.values[heading], mark) for heading in content.headings]
         last = following is not None and following.labels[0] != line.labels[0]
         table.add_row(*map(escape, line.labels), *cells, end_section=last)
     console.print(table)
     console.print(footnote(document), style="dim", highlight=False)
-    for missing in document["left_out"]:
-        console.print(f"left out: {left_out(missing)}", style="dim", markup=False, highlight=False, soft_wrap=True)
+    for text in remarks(document):
+        console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def remarks(document: Document) -> list[str]:
+    """What is missing from the table, or not final."""
+    unfinished = [group for group in document["groups"] if group["state"] != "finished"]
+    return [
+        *(f"{', '.join(filter(None, (group['name'], group['column'])))}: {group['state']}" for group in unfinished),
+        *(f"left out: {left_out(missing)}" for missing in document["left_out"]),
+    ]
 
 
 def left_out(missing: Mapping[str, Any]) -> str:
@@ -132,8 +145,8 @@ def markdown(document: Document) -> str:
         for line in content.lines
     ]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
-    missing = "".join(f"\nLeft out: {left_out(each)}\n" for each in document["left_out"])
-    return f"## {document['title']}\n\n{table}\n\n{footnote(document)}\n{missing}"
+    notes = "".join(f"\n{text}\n" for text in remarks(document))
+    return f"## {document['title']}\n\n{table}\n\n{footnote(document)}\n{notes}"
 
 
 def latex(document: Document) -> str:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from xmclab.accelerator import fused_for
 from xmclab.api import Batch, BinaryLoss, Head, MultiClassLoss, Pairs
-from xmclab.closed_form import sum_over_pairs
+from xmclab.closed_form import sum_of_pairs, sum_over_pairs
 from xmclab.heads.classifier import Classifier
 from xmclab.objectives import Objective, TermSum, TermValue
 from xmclab.tables import RowOptimizer, read, widened
@@ -190,7 +190,7 @@ class _Queries(_Streamed):
         """All blocks were observed: the value is known, and what the gradients need."""
         assert isinstance(self.part.loss, MultiClassLoss)
         log_sum_Q = self.top_Q + self.sum_Q.log()
-        value, self.slope_E, self.slope_Q = self.part.loss.value_and_grad(self.s_E, log_sum_Q, self.part.pairs)
+        value, self.slope_E, self.slope_Q = sum_of_pairs(self.part.loss, self.s_E, log_sum_Q, self.part.pairs)
         self.value = value.double()
         self.log_sum_Q = log_sum_Q.clamp(min=torch.finfo(log_sum_Q.dtype).min)
 
@@ -223,7 +223,7 @@ class _Labels(_Streamed):
         ignored_at_I = (self.truth.ignored_row_I[unknown] - first) * queries + self.truth.ignored_column_I[unknown]
         s_E = self._cut_out(x_UQ, at_E, ignored_at_I)
         log_sum_U = x_UQ.logsumexp(dim=1)
-        value, slope_E, slope_U = self.part.loss.value_and_grad(s_E, log_sum_U, self._pairs(block, first))
+        value, slope_E, slope_U = sum_of_pairs(self.part.loss, s_E, log_sum_U, self._pairs(block, first))
         self.value = self.value + value
         shift_U1 = log_sum_U.clamp(min=torch.finfo(x_UQ.dtype).min).unsqueeze(1)
         x_UQ.sub_(shift_U1).exp_().mul_(slope_U.unsqueeze(1)).view(-1).index_copy_(0, at_E, slope_E)

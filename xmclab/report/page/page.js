@@ -215,7 +215,7 @@ function drawDifferences() {
     test.metric === state.metric && test.search === state.search && test.column === state.column);
   if (!tests.length) return fill("differences");
   const candidates = [...new Set(tests.flatMap(test => [test.a, test.b]))];
-  if (!candidates.includes(state.against)) state.against = candidates[candidates.length - 1];
+  if (!candidates.includes(state.against)) state.against = candidates[0];
   const found = tests.filter(test => [test.a, test.b].includes(state.against)).map(test => test.b === state.against
     ? {name: test.a, value: test.value, low: test.low, high: test.high, p: test.p}
     : {name: test.b, value: -test.value, low: -test.high, high: -test.low, p: test.p});
@@ -243,7 +243,7 @@ function drawDifferences() {
   const axis = `${state.metric} of ${state.search}, percentage points more than ${state.against}`;
   svg.append(shape("text", {class: "label", x: (left + 900 - right) / 2, y: height - 6, "text-anchor": "middle"}, axis));
   fill("differences", choice("against", "against", candidates),
-    element("p", {class: "note"}, "Bars: 95 % intervals of a paired bootstrap over the test queries; p-values are not corrected here."), svg);
+    element("p", {class: "note"}, "Bars: 95 % intervals of a paired bootstrap over the test queries; p: the larger of the bootstrap's and the sign-flip test's, not corrected here."), svg);
 }
 
 function drawCurves() {
@@ -362,8 +362,8 @@ function drawEnvironment() {
 }
 
 function drawMissing() {
-  fill("missing", report.left_out.length
-    ? element("ul", {}, ...report.left_out.map(text => element("li", {}, text))) : null);
+  fill("missing", report.remarks.length
+    ? element("ul", {}, ...report.remarks.map(text => element("li", {}, text))) : null);
 }
 
 function drawCharts() {
@@ -376,9 +376,9 @@ function drawCharts() {
 }
 
 document.getElementById("footnote").textContent = report.footnote;
-const training = report.groups.filter(group => group.state !== "finished").length;
+const unfinished = report.groups.filter(group => group.state !== "finished").length;
 document.getElementById("hint").textContent = "Click a heading to sort; hold the pointer over a number for its seeds."
-  + (training ? ` ${training} of ${report.groups.length} rows are still training: their numbers are those of the latest evaluation.` : "");
+  + (unfinished ? ` ${unfinished} of ${report.groups.length} rows are not finished: their numbers are those of the latest evaluation.` : "");
 drawControls();
 drawTable();
 drawCharts();
