@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from xmclab.accelerator import in_threads
-from xmclab.fused import _exp, loop_jit, scalar_jit
+from xmclab.fused import exp, loop_jit, scalar_jit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -299,7 +299,7 @@ def _keeps(place: np.uint32, drop: Drop) -> np.bool:
 def _gelu_of(u: np.float32) -> tuple[np.float32, np.float32]:
     """(u Φ(u), its slope Φ(u) + u φ(u)), to 2e-7: both from one exponential."""
     size = abs(u)
-    e = _exp(f32(-0.5) * u * u)
+    e = exp(f32(-0.5) * u * u)
     t = f32(1) / (f32(1) + f32(0.39) * size)
     # The tail Φ(-|u|) / exp(-u²/2) as a polynomial in t, fitted to 2e-8 of u Φ(u).
     p = f32(0.053615959)
@@ -429,7 +429,7 @@ def _softmax(begin: int, end: int, u_T3HD: Floats, w: Floats) -> None:
             for j in range(first, cell):
                 w[j] -= top
     for j in range(cell):
-        w[j] = _exp(w[j])
+        w[j] = exp(w[j])
     length = end - begin
     for row in range(heads * length):
         total = f32(0)
