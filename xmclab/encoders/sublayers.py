@@ -166,14 +166,17 @@ def _is_gelu(activation: Callable[[Tensor], Tensor]) -> bool:
 
 
 def _is(module: Any, kind: type[nn.Module]) -> bool:
-    """Whether a module is of this very class and nothing else listens to it: then its formula can stand for it."""
-    return type(module) is kind and not (
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    """Whether a module is as this very class makes it and nothing listens to it: then its formula can stand for it."""
+    return (
+        type(module) is kind
+        and "forward" not in vars(module)  # which libraries replace to move or to quantise weights
+        and not (module._forward_hooks or module._forward_pre_hooks)
+        and not (module._backward_hooks or module._backward_pre_hooks)
     )
 
 
 def _rate_of(dropout: Any) -> float | None:
-    if type(dropout) is nn.Identity:
+    if _is(dropout, nn.Identity):
         return 0.0
     if not _is(dropout, nn.Dropout) or dropout.p == 1:
         return None
