@@ -13,7 +13,7 @@ import pytest
 from xmclab import hookspecs
 from xmclab.errors import ConfigError, DataError, PluginError, XmclabError
 from xmclab.hookspecs import KINDS
-from xmclab.plugins import LISTENING, Registry, load_registry
+from xmclab.plugins import LISTENING, Origin, Registry, load_registry
 
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("xmclab_"))
 LOSS = """
@@ -290,6 +290,13 @@ def test_a_file_is_a_plugin_too(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert "mine" not in before.names("loss")
     assert registry.problems == []
     assert capsys.readouterr().out == ""
+
+
+def test_files_are_those_added_to_what_is_installed(tmp_path: Path) -> None:
+    file = tmp_path / "my_loss.py"
+    file.write_text(loss_called("mine"))
+    unversioned = Registry([], [Origin("other", "other-dist", "")])
+    assert unversioned.with_file(file).files == [str(file)]
 
 
 def test_a_file_does_not_shadow_a_part(tmp_path: Path) -> None:

@@ -96,5 +96,9 @@ def sublayers_for(x: Tensor) -> ModuleType | None:
 
 
 def _for_loops(x: Tensor, cells: int) -> bool:
+    import torch  # by a statement, which can be traced
+
+    if torch.compiler.is_compiling():  # it would go into the loops
+        return False
     of_ours = x.device.type == "cpu" and x.dtype.itemsize == 4 and x.is_floating_point() and x.is_contiguous()
     return of_ours and accelerated(cells)

@@ -470,4 +470,4 @@ class Tracker(ABC):
         """One record: `{"event": "step" | "refresh" | "eval" | ..., ...}` of plain numbers and strings."""
 
     def end(self) -> None:
-        """Called once after the last record."""
+        """Called once after the last record, or once another method has raised: what was opened is closed here."""

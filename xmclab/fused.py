@@ -118,7 +118,7 @@ def softplus_to_grad_(s_QP: Tensor, scale: float = 1.0) -> Tensor:
 
 
 @scalar_jit
-def _exp(x: np.float32) -> np.float32:
+def exp(x: np.float32) -> np.float32:
     """Of x <= 88, to 1e-7: a power of two (ln 2 in two parts, as Cephes has it), times a polynomial of the rest."""
     y = x if not x < f32(-87) else f32(-87)
     shifted = y * f32(1.44269504) + ROUND
@@ -146,7 +146,7 @@ def _twice_artanh(t: np.float32) -> np.float32:
 @scalar_jit
 def _softplus_of(s: np.float32) -> tuple[np.float32, np.float32]:
     """(log(1 + exp s), its slope), to 2e-7: from e = exp(-|s|) and log(1 + e) = 2 artanh(e / (2 + e))."""
-    e = _exp(-abs(s))
+    e = exp(-abs(s))
     value = (s if s > f32(0) else f32(0)) + _twice_artanh(e / (f32(2) + e))
     return value, (e if s < f32(0) else f32(1)) / (f32(1) + e)
 
@@ -195,7 +195,7 @@ def _sums(
         near_R[i] = _is_near(s_RP[i].view(np.int32))
         if near_R[i]:
             for j in range(s_RP.shape[1]):
-                e = _exp(s_RP[i, j])
+                e = exp(s_RP[i, j])
                 near_P[j] += e
                 total += e
             log_sum_R[i] = np.log(total)
@@ -207,8 +207,8 @@ def _sums(
         top = max(_top(s_RP[i].view(np.int32)), SMALLEST)
         for j in range(s_RP.shape[1]):
             s, top_j = s_RP[i, j], top_P[j]
-            total += _exp(s - top)
-            e = _exp(-abs(s - top_j))
+            total += exp(s - top)
+            e = exp(-abs(s - top_j))
             far_P[j] = far_P[j] * e + f32(1) if s > top_j else far_P[j] + e
             top_P[j] = s if s > top_j else top_j
         log_sum_R[i] = top + np.log(total)
@@ -230,11 +230,11 @@ def _weigh(
         factor, log_sum, slope = factor_R[i], max(log_sum_R[i], SMALLEST), slope_R[i]
         if near_R[i]:
             for j in range(s_RP.shape[1]):
-                s_RP[i, j] = _exp(s_RP[i, j]) * (factor + factor_P[j])
+                s_RP[i, j] = exp(s_RP[i, j]) * (factor + factor_P[j])
         else:
             for j in range(s_RP.shape[1]):
                 s = s_RP[i, j]
-                s_RP[i, j] = slope * _exp(s - log_sum) + slope_P[j] * _exp(s - max(log_sum_P[j], SMALLEST))
+                s_RP[i, j] = slope * exp(s - log_sum) + slope_P[j] * exp(s - max(log_sum_P[j], SMALLEST))
     return 0.0
 
 
@@ -257,7 +257,7 @@ def _weigh_with_softplus(
         if near_R[i]:
             for j in range(s_RP.shape[1]):
                 s = s_RP[i, j]
-                e = _exp(s)
+                e = exp(s)
                 cell, sigmoid = _softplus_of_near(s, e)
                 total += cell
                 s_RP[i, j] = e * (factor + factor_P[j]) + softplus * sigmoid
@@ -267,7 +267,7 @@ def _weigh_with_softplus(
                 total += cell
             for j in range(s_RP.shape[1]):
                 s = s_RP[i, j]
-                weights = slope * _exp(s - log_sum) + slope_P[j] * _exp(s - max(log_sum_P[j], SMALLEST))
+                weights = slope * exp(s - log_sum) + slope_P[j] * exp(s - max(log_sum_P[j], SMALLEST))
                 s_RP[i, j] = weights + softplus * sigmoid_P[j]
         value += float(total)
     return value
@@ -279,7 +279,7 @@ def _add_row_sums(s_RB: Floats, scale: np.float32, top_R: Floats, sum_R: Floats)
         top = max(_top(s_RB[i].view(np.int32)) * scale, top_R[i])
         total = sum_R[i] * f32(math.exp(top_R[i] - top))
         for j in range(s_RB.shape[1]):
-            total += _exp(s_RB[i, j] * scale - top)
+            total += exp(s_RB[i, j] * scale - top)
         top_R[i], sum_R[i] = top, total
 
 
@@ -288,7 +288,7 @@ def _weigh_rows(s_RB: Floats, scale: np.float32, log_sum_R: Floats, slope_R: Flo
     for i in range(s_RB.shape[0]):
         log_sum, slope = max(log_sum_R[i], SMALLEST), slope_R[i]
         for j in range(s_RB.shape[1]):
-            s_RB[i, j] = slope * _exp(s_RB[i, j] * scale - log_sum)
+            s_RB[i, j] = slope * exp(s_RB[i, j] * scale - log_sum)
 
 
 @loop_jit

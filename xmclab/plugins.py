@@ -55,6 +55,7 @@ class Origin:
     plugin: str  # the entry point's name, or the file
     distribution: str
     version: str
+    is_file: bool = False  # added to the installed plugins
 
     def __str__(self) -> str:
         return f"{self.distribution} {self.version} (plugin {self.plugin})".replace("  ", " ")
@@ -183,7 +184,7 @@ class Registry:
     @property
     def files(self) -> list[str]:
         """The plugin files that were added to the installed plugins."""
-        return [origin.plugin for origin in self.origins if not origin.version]
+        return [origin.plugin for origin in self.origins if origin.is_file]
 
     def with_file(self, path: str | Path) -> Registry:
         """This registry and the plugin in a single Python file.
@@ -195,7 +196,7 @@ class Registry:
         file = Path(path).resolve()
         if not file.is_file():
             raise ConfigError(Problem(f"plugin={path}", "no such file"))
-        origin = Origin(str(file), file.stem, "")
+        origin = Origin(str(file), file.stem, "", is_file=True)
         if origin in self.origins:
             return self
         claims, listeners = _collect(origin, lambda: _import_file(file))

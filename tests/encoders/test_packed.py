@@ -351,6 +351,17 @@ def test_modules_that_are_not_torchs_own_or_have_hooks_are_called() -> None:
 
 
 @pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("place", ["attention.output.dense", "output.LayerNorm", "intermediate.intermediate_act_fn"])
+def test_a_forward_that_was_replaced_is_called(place: str) -> None:
+    """As libraries do that move or quantise weights."""
+    network, tokens = float_network("bert"), make_tokens(LENGTHS[:6])
+    module = network.encoder.layer[0].get_submodule(place)
+    module.forward = lambda x: 2 * type(module).forward(module, x)
+    expected = torch.cat(padded_states(network, tokens))
+    torch.testing.assert_close(torch.cat(packed_states(network, tokens)), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.usefixtures("compiled")
 def test_without_numba_or_in_lower_precision_torch_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
     x_TD = torch.zeros(4, 4)
     assert accelerator.sublayers_for(x_TD) is sublayers
@@ -365,3 +376,15 @@ def test_without_numba_or_in_lower_precision_torch_does_it_all(monkeypatch: pyte
     monkeypatch.setattr(pack_loops, "arrange", None)
     torch.testing.assert_close(outputs(network, 0)[0], compiled, rtol=0, atol=1e-5)
     assert not torch.allclose(outputs(network.train(), 0)[0], outputs(network, 1)[0])
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_compiled_network_is_left_to_torch(training: bool) -> None:
+    network = float_network("bert").train(training)
+    inputs = packed.pack(make_tokens([packed.SHORT - 1] * 100))
+    assert len(inputs["ids_T"]) * network.config.hidden_size >= accelerator.WORTH_LOADING
+    found = torch.compile(packed.encode, backend="eager", fullgraph=True)(network, inputs, "mean")
+    found.sum().backward()
+    assert all(p.grad is not None for p in network.encoder.parameters())
+    if not training:
+        torch.testing.assert_close(found, packed.encode(network, inputs, "mean"), rtol=0, atol=1e-5)

@@ -256,6 +256,19 @@ def test_a_tracker_cannot_change_a_run(name: str, tmp_path: Path, plain: Path) -
 
 
 @pytest.mark.parametrize(
+    "bodies",
+    [{"start": BAD}, {"log": BAD}, {"log": "if record['event'] == 'end': " + BAD}, {}],
+    ids=["start", "step", "end", "while it ends"],
+)
+def test_a_tracker_that_raises_is_ended_once(bodies: dict[str, str], tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    source = tracker(**bodies, end=f"open({str(ended)!r}, 'a').write('x'); {BAD}")
+    _, said = train(tmp_path / "out", source, overrides=("tracker=mine",))
+    assert ended.read_text() == "x"
+    assert len(warnings(said)) == 1
+
+
+@pytest.mark.parametrize(
     ("source", "overrides"), [(hook("xmclab_on_step()", BAD), ()), (tracker(log=BAD), ("tracker=mine",))]
 )
 def test_strict_makes_it_an_error(

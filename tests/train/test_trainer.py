@@ -21,7 +21,7 @@ from xmclab.plugins import default_registry
 from xmclab.schema import OptimSettings
 from xmclab.train.optim import schedule_factor
 from xmclab.train.run import run
-from xmclab.train.store import load_model
+from xmclab.train.store import load_model, peak_memory
 from xmclab.train.trainer import Trainer, ahead
 
 SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.de.dim=16", "head.clf.dim=16", "sampler.batch_size=256"]
@@ -302,6 +302,12 @@ def test_a_refresh_looks_with_one_head_only(monkeypatch: pytest.MonkeyPatch) -> 
     made = trainer("miner=ann")
     monkeypatch.setattr(type(made.model.head("clf")), "labels", lambda *_: pytest.fail("the whole table was read"))
     assert made.refresh(1).labels_LD.shape == (made.data.num_labels, 16)
+
+
+def test_memory_is_told_where_the_system_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert peak_memory(torch.device("cpu"))["peak"] > 2**20
+    monkeypatch.setitem(sys.modules, "resource", None)
+    assert peak_memory(torch.device("cpu")) == {}
 
 
 def test_the_run_folder_says_what_was_run(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from xmclab.accelerator import in_threads
-from xmclab.fused import _exp, loop_jit, scalar_jit
+from xmclab.fused import exp, loop_jit, scalar_jit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -166,14 +166,17 @@ def _is_gelu(activation: Callable[[Tensor], Tensor]) -> bool:
 
 
 def _is(module: Any, kind: type[nn.Module]) -> bool:
-    """Whether a module is of this very class and nothing else listens to it: then its formula can stand for it."""
-    return type(module) is kind and not (
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    """Whether a module is as this very class makes it and nothing listens to it: then its formula can stand for it."""
+    return (
+        type(module) is kind
+        and "forward" not in vars(module)  # which libraries replace to move or to quantise weights
+        and not (module._forward_hooks or module._forward_pre_hooks)
+        and not (module._backward_hooks or module._backward_pre_hooks)
     )
 
 
 def _rate_of(dropout: Any) -> float | None:
-    if type(dropout) is nn.Identity:
+    if _is(dropout, nn.Identity):
         return 0.0
     if not _is(dropout, nn.Dropout) or dropout.p == 1:
         return None
@@ -299,7 +302,7 @@ def _keeps(place: np.uint32, drop: Drop) -> np.bool:
 def _gelu_of(u: np.float32) -> tuple[np.float32, np.float32]:
     """(u Φ(u), its slope Φ(u) + u φ(u)), to 2e-7: both from one exponential."""
     size = abs(u)
-    e = _exp(f32(-0.5) * u * u)
+    e = exp(f32(-0.5) * u * u)
     t = f32(1) / (f32(1) + f32(0.39) * size)
     # The tail Φ(-|u|) / exp(-u²/2) as a polynomial in t, fitted to 2e-8 of u Φ(u).
     p = f32(0.053615959)
@@ -429,7 +432,7 @@ def _softmax(begin: int, end: int, u_T3HD: Floats, w: Floats) -> None:
             for j in range(first, cell):
                 w[j] -= top
     for j in range(cell):
-        w[j] = _exp(w[j])
+        w[j] = exp(w[j])
     length = end - begin
     for row in range(heads * length):
         total = f32(0)

@@ -1,7 +1,9 @@
-"""What a run tells its trackers and the hooks of plugins. None of them can change it, and one that raises is left out.
+"""What a run tells its trackers and the hooks of plugins; one that raises is left out.
 
-Each gets copies of its own, gradients are off while it runs, and the state of every random generator is as before when
-it returns. What it raises, `SystemExit` too, is a warning; it is then not called again in this run.
+Each gets copies of the records and of the config. Gradients are off while it runs; when it returns, their mode and the
+random generators (of Python, numpy's global one, torch's on the CPU and on CUDA devices in use) are as before. Nothing
+else is restored. What it raises, `SystemExit` too, is a warning; a tracker is then ended, and neither is called again
+in this run.
 """
 
 from __future__ import annotations
@@ -76,11 +78,18 @@ class Observers:
                     call(observer)
                 except (Exception, SystemExit) as error:
                     del self.present[name]
+                    if call is not _end:
+                        with contextlib.suppress(Exception, SystemExit):
+                            _end(observer)
                     problems.append(Problem(name, f"{exception_line(error)}, at {event!r}"))
         if problems and self.strict:
             raise PluginError(*problems)
         for problem in problems:
             note(self.console, f"warning: {problem}; switched off for the rest of this run")
+
+
+def _end(observer: Tracker) -> None:
+    observer.end()
 
 
 @contextlib.contextmanager
@@ -102,7 +111,7 @@ def observed(
         try:
             log({"event": "end", "error": error, "message": message, "seconds": time.perf_counter() - started})
         finally:
-            observers.tell("end", lambda observer: observer.end())
+            observers.tell("end", _end)
 
     try:
         observers.tell("start", lambda observer: observer.start(folder, config.to_dict()))

@@ -17,7 +17,6 @@ import importlib.metadata
 import itertools
 import json
 import platform
-import resource
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -131,9 +130,13 @@ def save_points(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def peak_memory(device: torch.device) -> dict[str, int]:
-    """The most bytes that this process has held, and on a GPU those of its tensors."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
+    """The most bytes that this process has held (where the system tells), and on a GPU those of its tensors."""
+    peak = {}
+    with contextlib.suppress(ImportError):  # Windows has no such module
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        peak["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     return peak | ({"device_peak": torch.cuda.max_memory_allocated(device)} if device.type == "cuda" else {})
 
 
