@@ -310,10 +310,24 @@ def test_memory_is_told_where_the_system_counts_it(monkeypatch: pytest.MonkeyPat
     assert peak_memory(torch.device("cpu")) == {}
 
 
+def test_a_run_may_keep_its_numbers_only(tmp_path: Path) -> None:
+    result = run(config("keep_model=false"), default_registry(), tmp_path / "out", QUIET)
+    assert not (result.folder / "model.safetensors").exists()
+    with np.load(result.folder / "points.npz") as points:
+        metrics = points["metrics"].tolist()
+        for search, row in result.metrics.items():
+            found = 100 * points[f"found {search}"].sum(axis=0) / points["best"].sum(axis=0)
+            assert dict(zip(metrics, found.tolist(), strict=True)) == pytest.approx(row)
+    bands = result.document["bands"]
+    for search, row in result.metrics.items():
+        assert sum(band["P@1"] for band in bands[search].values()) == pytest.approx(row["P@1"])
+    assert result.document["memory"]["peak"] > 2**20
+
+
 def test_the_run_folder_says_what_was_run(tmp_path: Path) -> None:
     result = run(config(), default_registry(), tmp_path / "out", QUIET)
     files = {path.name for path in result.folder.iterdir()}
-    documents = {"config.yaml", "environment.json", "metrics.jsonl", "result.json", "labels.jsonl"}
+    documents = {"config.yaml", "environment.json", "metrics.jsonl", "result.json", "labels.jsonl", "points.npz"}
     assert files == documents | {"model.safetensors", "encoder"}
     environment = json.loads((result.folder / "environment.json").read_text())
     assert environment["seed"] == 0
