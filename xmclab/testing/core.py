@@ -18,6 +18,7 @@ from torch import Tensor
 
 from xmclab.errors import DataError, XmclabError
 from xmclab.parts import make_part
+from xmclab.plugins import exception_line
 
 EXAMPLES = 20
 SHOWN_NUMBERS = 64  # of a tensor in a message
@@ -91,8 +92,9 @@ class Verdict:
     """What came of one law."""
 
     law: Law
-    state: Literal["holds", "broken", "not checked"]
+    state: Literal["holds", "broken", "not kept", "not checked"]
     violation: Violation | None = None  # of a broken one
+    why: str = ""  # one that the part says it does not keep by its nature
     because: tuple[str, ...] = ()  # broken laws that this one needs, where it was not checked
 
 
@@ -131,9 +133,15 @@ class Examination:
             if missing:
                 self._verdicts[law.name] = Verdict(law, "not checked", because=missing)
             else:
-                violation = find_violation(law, self.subject)
-                self._verdicts[law.name] = Verdict(law, "broken" if violation else "holds", violation)
+                self._verdicts[law.name] = self._check(law)
         return self._verdicts[law.name]
+
+    def _check(self, law: Law) -> Verdict:
+        violation = find_violation(law, self.subject)
+        why = getattr(self.subject.cls, "laws_not_kept", {}).get(law.name)
+        if violation and why:
+            return Verdict(law, "not kept", why=why)
+        return Verdict(law, "broken" if violation else "holds", violation)
 
     def verdicts(self) -> list[Verdict]:
         """What comes of all laws."""
@@ -189,8 +197,10 @@ def find_violation(law: Law, subject: Subject) -> Violation | None:
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Whether a part says that it lacks something here: a model's files, or a package that is not installed."""
-    return isinstance(error, DataError) or (isinstance(error, XmclabError) and isinstance(error.__cause__, ImportError))
+    """Whether a part says that it lacks something here: a model's files, or a package and how to install it."""
+    if isinstance(error, XmclabError) and isinstance(error.__cause__, ImportError):
+        return any(problem.hint for problem in error.problems)  # without: an import that just failed
+    return isinstance(error, DataError)
 
 
 def _seen(law: Law, subject: Subject, *example: Any) -> str | None:
@@ -221,12 +231,6 @@ def seed(number: int) -> None:
     torch.default_generator.manual_seed(number)
 
 
-def exception_line(error: BaseException) -> str:
-    """`TypeError: what it says first`."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
 def shown(value: Any) -> str:
     """A tensor, array or list for a message: its numbers if they are few, else its shape."""
     if isinstance(value, Tensor):
@@ -235,6 +239,13 @@ def shown(value: Any) -> str:
     if array.size > SHOWN_NUMBERS:
         return f"{array.dtype} of shape {array.shape}"
     return np.array2string(array, precision=4, separator=", ", threshold=SHOWN_NUMBERS, max_line_width=100)
+
+
+def described(value: object) -> str:
+    """A tensor's type and shape for a message; the type of what is none."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} of shape {tuple(value.shape)}".removeprefix("torch.")
+    return type(value).__name__
 
 
 def numbers(draw: DrawFn, size: int) -> NDArray[np.uint8]:
