@@ -14,13 +14,14 @@ import torch
 from hypothesis import HealthCheck, Verbosity, given, settings
 from hypothesis.strategies import DrawFn, SearchStrategy, binary
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from xmclab.errors import DataError, XmclabError
 from xmclab.parts import make_part
 from xmclab.plugins import exception_line
 
 EXAMPLES = 20
+NUDGE = 0.01  # of parameters, before their gradients are looked at
 SHOWN_NUMBERS = 64  # of a tensor in a message
 Result = TypeVar("Result")
 
@@ -286,3 +287,21 @@ def check_finite(values: Tensor, what: str) -> None:
     if len(bad):
         at = tuple(bad[0].tolist())
         raise Broken(f"{what} at {list(at)} is {float(values.detach()[at])}")
+
+
+def check_gradients(module: nn.Module, value: Callable[[], Tensor]) -> None:
+    """Raise `Broken` with the parameters that a value does not depend on.
+
+    They are moved a little before, as what starts at zero may hide others; a bias may have no say, as that of
+    attention's keys.
+    """
+    wanted = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    with torch.no_grad():
+        for p in wanted.values():
+            p.add_(torch.randn_like(p), alpha=NUDGE)
+    value().backward()
+    if unreached := [name for name, p in wanted.items() if p.grad is None]:
+        raise Broken(f"no gradient in {len(unreached)} parameters: {', '.join(unreached[:5])}")
+    weights = {name: p.grad for name, p in wanted.items() if p.grad is not None and not name.endswith("bias")}
+    if still := [name for name, grad in weights.items() if not grad.to_dense().any()]:
+        raise Broken(f"a gradient of zeros in {len(still)} parameters: {', '.join(still[:5])}")
