@@ -183,6 +183,8 @@ class Loss(ABC):
     kind: ClassVar[Literal["multiclass", "binary"]]
     targets: ClassVar[Literal["relevance", "inverse_propensity"]] = "relevance"  # or y / propensity of the label
 
+    laws_not_kept: ClassVar[Mapping[str, str]] = {}  # of `xmclab check`, each with what in its nature breaks it
+
     temperature: float | None = option(None, "divides the scores; unset: the head's (or objective's) own", gt=0)
 
     @abstractmethod

@@ -53,14 +53,17 @@ REFUSED = {
     "VICRegLoss": _VECTORS,
 }
 
+_BATCH = "the value of a query depends on the others of the batch"
+_TRIPLETS = "it lists all triplets"
+
 # What `xmclab check` finds, and what is in the nature of the loss.
 LAWS_NOT_KEPT = {
-    "CircleLoss": ["gradient"],
-    "HistogramLoss": ["gradient", "alone"],
-    "IntraPairVarianceLoss": ["alone"],
-    "MarginLoss": ["memory"],
-    "ThresholdConsistentMarginLoss": ["alone"],
-    "TripletMarginLoss": ["memory"],
+    "CircleLoss": {"gradient": "it holds its weights fixed in the gradient"},
+    "HistogramLoss": {"gradient": "it has a kink at the edge of each bin", "alone": _BATCH},
+    "IntraPairVarianceLoss": {"alone": _BATCH},
+    "MarginLoss": {"memory": _TRIPLETS},
+    "ThresholdConsistentMarginLoss": {"alone": _BATCH},
+    "TripletMarginLoss": {"memory": _TRIPLETS},
 }
 
 

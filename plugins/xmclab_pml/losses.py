@@ -24,7 +24,7 @@ from torch.nn.functional import pad
 
 from xmclab.api import BinaryLoss, Loss, MultiClassLoss, option
 from xmclab.errors import MemoryLimitError, PluginError, Problem
-from xmclab_pml import LOSSES
+from xmclab_pml import LAWS_NOT_KEPT, LOSSES
 
 try:
     from pytorch_metric_learning import losses
@@ -290,4 +290,5 @@ def __getattr__(name: str) -> type[Bridge]:
     if own := parameters(theirs).get("temperature"):
         fields.append(("temperature", float, option(own.default, "divides the scores, whatever the head's", gt=0)))
     namespace = {"theirs": theirs, "__module__": __name__, "__doc__": f"{name} of pytorch-metric-learning."}
+    namespace["laws_not_kept"] = LAWS_NOT_KEPT.get(name, {})
     return make_dataclass(name, fields, bases=(bridge,), namespace=namespace)

@@ -27,7 +27,7 @@ def test_every_loss_has_its_row() -> None:
     assert list(found) == list(xmclab_pml.LOSSES)
     for name, (_, _, distance, memory, laws) in found.items():
         bridge, theirs = BRIDGES.get(name, OfAnchors), getattr(losses, name)
-        assert laws == ", ".join(xmclab_pml.LAWS_NOT_KEPT.get(name, []))
+        assert laws == ", ".join(xmclab_pml.LAWS_NOT_KEPT.get(name, {}))
         assert distance.replace(" ", "_") == ("angle" if bridge.angles else default_distance(theirs))
         assert (memory == "positives × labels") == issubclass(bridge, OfPairings | OfTriplets)
 

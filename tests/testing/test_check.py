@@ -8,11 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from xmclab.hookspecs import KINDS
-from xmclab.plugins import Claim, Origin, Registry, default_registry
+from xmclab.plugins import Broken, Claim, Origin, Registry, default_registry
 from xmclab.reductions.psl import Psl
 from xmclab.testing import MODULES, examine, laws_of, loss_contract, reduction_contract
 from xmclab.testing.structure import structural_laws
@@ -110,13 +111,17 @@ def test_without_hypothesis_the_command_to_install_it_is_shown(call: Call, monke
 
 @pytest.fixture
 def few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registry with three parts: one whose model is nowhere, one whose package is, one that breaks a law."""
+    """A registry with parts that lack a model or a package, one that breaks a law and one that cannot be imported."""
     origin = Origin("few", "few", "1")
     encoder = Claim("encoder", "hf", default_registry().get("encoder", "hf"), origin)
     tracker = Claim("tracker", "mlflow", default_registry().get("tracker", "mlflow"), origin)
-    monkeypatch.setitem(sys.modules, "mlflow", None)
+    for package in ("mlflow", "pytorch_metric_learning"):
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "xmclab_pml.losses", raising=False)
+    theirs = Claim("loss", "pml.SupConLoss", "xmclab_pml.losses:SupConLoss", origin)
+    typo = Claim("loss", "typo", "no_such_module:Loss", origin)
     loss = Registry([], []).with_file(BROKEN / "losses.py").get("loss", "expression__weight")
-    registry = Registry([encoder, tracker, Claim("loss", "own_weight", loss, origin)], [origin])
+    registry = Registry([encoder, tracker, theirs, typo, Claim("loss", "own_weight", loss, origin)], [origin])
     monkeypatch.setattr("xmclab.plugins.default_registry", lambda: registry)
 
 
@@ -126,14 +131,60 @@ def test_all_checks_every_part_and_passes_over_what_is_not_here(call: Call) -> N
     assert code == 4
     assert re.search(r"^encoder:hf: not checked, encoder\.model=distilbert", out, re.MULTILINE)
     assert re.search(r"^tracker:mlflow: not checked, .*pip install", out, re.MULTILINE)
+    assert re.search(r"^loss:pml.SupConLoss: not checked, .*pip install", out, re.MULTILINE)
     assert "loss:own_weight: breaks the laws (18 of 19 hold)" in out
-    assert err.count("error: ") == 1
+    assert re.search(r"^error: loss:typo: breaks the law 'part': .*No module named", err, re.MULTILINE)
+    assert err.count("error: ") == 2
 
 
 @pytest.mark.usefixtures("few_parts")
 def test_a_part_that_is_asked_for_and_lacks_something_is_an_error(call: Call) -> None:
     assert call("check", "encoder:hf")[0] == 3
     assert call("check", "tracker:mlflow")[0] == 4
+    assert call("check", "loss:pml.SupConLoss")[0] == 4
+
+
+@pytest.fixture
+def excused(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
+    """A loss that says which law it does not keep, and the only part of the registry."""
+    loss = Registry([], []).with_file(BROKEN / "losses.py").get("loss", "expression__weight")
+    laws = {"expression": "its weight is its own", "memory": "it used to list triplets"}
+    monkeypatch.setattr(loss, "laws_not_kept", laws)
+    origin = Origin("few", "few", "1")
+    registry = Registry([Claim("loss", "excused", loss, origin)], [origin])
+    monkeypatch.setattr("xmclab.plugins.default_registry", lambda: registry)
+    return loss
+
+
+def test_a_law_that_a_part_does_not_keep_by_its_nature_is_shown_and_no_error(call: Call, excused: type[Any]) -> None:
+    code, out, err = call("check", "--all")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "loss:excused: keeps the laws (18 of 19 hold)",
+        "  expression: not kept by its nature, its weight is its own",
+    ]
+    (document,) = json.loads(call("check", "loss:excused", "--json")[1])
+    assert document["keeps"]
+    states = {law["law"]: (law["state"], law.get("why")) for law in document["laws"]}
+    assert states["expression"] == ("not kept", "its weight is its own")
+    assert states["memory"] == ("holds", None)
+    (law,) = (law for law in laws_of("loss") if law.name == "expression")
+    with pytest.raises(pytest.xfail.Exception, match="its weight is its own"):
+        loss_contract(excused)(law=law)
+
+
+def test_all_says_which_plugins_are_broken(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    origin = Origin("other", "other-dist", "2.5")
+    registry = Registry([], [origin], [Broken(origin, "ImportError: no such thing")])
+    monkeypatch.setattr("xmclab.plugins.default_registry", lambda: registry)
+    code, out, err = call("check", "--all")
+    assert code == 4
+    assert out.startswith("plugin other: left out, ")
+    assert err == f"error: {out}"
+    code, out, _ = call("check", "--all", "--json")
+    (document,) = json.loads(out)
+    assert (code, document["part"], document["keeps"]) == (4, "plugin other", False)
+    assert "no such thing" in document["problem"]
 
 
 def test_help_needs_neither_torch_nor_hypothesis() -> None:

@@ -38,7 +38,10 @@ def check(
     registry = registry_with(files)
     asked = [(kind, name) for kind in KINDS for name in registry.names(kind)] if every else []
     asked += [_kind_and_rest(part) for part in named]
-    results = []
+    results = [Result(problem.where, fault=problem) for problem in registry.problems] if every else []
+    if not as_json:
+        for result in results:
+            result.show()
     for kind, text in asked:
         with contextlib.redirect_stdout(sys.stderr), _without_traces():  # whatever a part prints
             results.append(_examine(registry, kind, text, lenient=every))
@@ -78,14 +81,17 @@ class Result:
     """What came of one part."""
 
     part: str  # as asked for
-    verdicts: Sequence[Verdict]
+    verdicts: Sequence[Verdict] = ()
     unavailable: str = ""  # why it could not be checked here
+    fault: Problem | None = None  # of its plugin, which leaves nothing to check
 
     @property
     def broken(self) -> list[Verdict]:
         return [verdict for verdict in self.verdicts if verdict.violation]
 
     def problems(self) -> list[Problem]:
+        if self.fault:
+            return [self.fault]
         violations = [verdict.violation for verdict in self.broken if verdict.violation]
         return [
             Problem(self.part, f"breaks the law {violation.law.name!r}: {violation.seen.splitlines()[0]}")
@@ -94,14 +100,20 @@ class Result:
 
     def show(self) -> None:
         """A line for the part, and a paragraph for each broken law."""
+        if self.fault:
+            print(self.fault)
+            return
         if self.unavailable:
             print(f"{self.part}: not checked, {self.unavailable}")
             return
         waiting = [verdict for verdict in self.verdicts if verdict.state == "not checked"]
-        kept = len(self.verdicts) - len(self.broken) - len(waiting)
+        kept = sum(verdict.state == "holds" for verdict in self.verdicts)
         print(f"{self.part}: {'breaks' if self.broken else 'keeps'} the laws ({kept} of {len(self.verdicts)} hold)")
         for verdict in self.broken:
             print("\n".join(f"  {line}" for line in str(verdict.violation).splitlines()))
+        for verdict in self.verdicts:
+            if verdict.why:
+                print(f"  {verdict.law.name}: not kept by its nature, {verdict.why}")
         if waiting:
             print(f"  not checked before that is mended: {', '.join(verdict.law.name for verdict in waiting)}")
 
@@ -116,11 +128,15 @@ class Result:
                     "example": verdict.violation.example,
                     "fix": verdict.law.fix,
                 }
+            if verdict.why:
+                entry["why"] = verdict.why
             if verdict.because:
                 entry["because"] = list(verdict.because)
             laws.append(entry)
-        kept = not self.broken and not self.unavailable
-        return {"part": self.part, "keeps": kept, "unavailable": self.unavailable or None, "laws": laws}
+        document = {"part": self.part, "keeps": not self.problems() and not self.unavailable}
+        if self.fault:
+            document["problem"] = str(self.fault)
+        return {**document, "unavailable": self.unavailable or None, "laws": laws}
 
 
 def _kind_and_rest(text: str) -> tuple[str, str]:
@@ -156,4 +172,4 @@ def _examine(registry: Registry, kind: str, text: str, lenient: bool) -> Result:
     except (DataError, PluginError) as error:
         if not lenient:
             raise
-        return Result(label, (), str(error).partition("\n")[0])
+        return Result(label, unavailable=str(error).partition("\n")[0])

@@ -18,7 +18,7 @@ from xmclab.errors import ConfigError, PluginError
 from xmclab.hookspecs import KINDS
 from xmclab.parts import read_options
 from xmclab.plugins import Registry
-from xmclab.testing.core import Broken, Examination, Law, Subject, Verdict, Violation
+from xmclab.testing.core import Broken, Examination, Law, Subject, Verdict, Violation, is_unavailable
 from xmclab.testing.structure import structural_laws
 
 __all__ = [
@@ -69,7 +69,10 @@ def examine(registry: Registry, kind: str, name: str, options: Mapping[str, Any]
     laws = laws_of(kind)
     try:
         cls = registry.get(kind, name)
-    except PluginError as error:  # the class is none, which is what the first law is about
+    except PluginError as error:
+        if is_unavailable(error):
+            raise
+        # The class is none, which is what the first law is about.
         verdicts = [Verdict(laws[0], "broken", Violation(laws[0], str(error), ""))]
         return verdicts + [Verdict(law, "not checked", because=(laws[0].name,)) for law in laws[1:]]
     if problems := read_options(cls, options or {}, lambda option: f"{kind}:{name}.{option}")[1]:
@@ -88,6 +91,8 @@ def _contract(kind: str, cls: type[Any], options: dict[str, Any]) -> Test:
         verdict = examination.verdict(law)
         if verdict.violation:
             pytest.fail(f"{cls.__name__} breaks a law\n{verdict.violation}", pytrace=False)
+        if verdict.state == "not kept":
+            pytest.xfail(f"not kept by its nature: {verdict.why}")
         if verdict.state == "not checked":
             pytest.skip(f"it needs what is broken: {', '.join(verdict.because)}")
 

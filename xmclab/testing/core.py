@@ -14,12 +14,14 @@ import torch
 from hypothesis import HealthCheck, Verbosity, given, settings
 from hypothesis.strategies import DrawFn, SearchStrategy, binary
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from xmclab.errors import DataError, XmclabError
 from xmclab.parts import make_part
+from xmclab.plugins import exception_line
 
 EXAMPLES = 20
+NUDGE = 0.01  # of parameters, before their gradients are looked at
 SHOWN_NUMBERS = 64  # of a tensor in a message
 Result = TypeVar("Result")
 
@@ -91,8 +93,9 @@ class Verdict:
     """What came of one law."""
 
     law: Law
-    state: Literal["holds", "broken", "not checked"]
+    state: Literal["holds", "broken", "not kept", "not checked"]
     violation: Violation | None = None  # of a broken one
+    why: str = ""  # one that the part says it does not keep by its nature
     because: tuple[str, ...] = ()  # broken laws that this one needs, where it was not checked
 
 
@@ -131,9 +134,15 @@ class Examination:
             if missing:
                 self._verdicts[law.name] = Verdict(law, "not checked", because=missing)
             else:
-                violation = find_violation(law, self.subject)
-                self._verdicts[law.name] = Verdict(law, "broken" if violation else "holds", violation)
+                self._verdicts[law.name] = self._check(law)
         return self._verdicts[law.name]
+
+    def _check(self, law: Law) -> Verdict:
+        violation = find_violation(law, self.subject)
+        why = getattr(self.subject.cls, "laws_not_kept", {}).get(law.name)
+        if violation and why:
+            return Verdict(law, "not kept", why=why)
+        return Verdict(law, "broken" if violation else "holds", violation)
 
     def verdicts(self) -> list[Verdict]:
         """What comes of all laws."""
@@ -189,8 +198,10 @@ def find_violation(law: Law, subject: Subject) -> Violation | None:
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Whether a part says that it lacks something here: a model's files, or a package that is not installed."""
-    return isinstance(error, DataError) or (isinstance(error, XmclabError) and isinstance(error.__cause__, ImportError))
+    """Whether a part says that it lacks something here: a model's files, or a package and how to install it."""
+    if isinstance(error, XmclabError) and isinstance(error.__cause__, ImportError):
+        return any(problem.hint for problem in error.problems)  # without: an import that just failed
+    return isinstance(error, DataError)
 
 
 def _seen(law: Law, subject: Subject, *example: Any) -> str | None:
@@ -221,12 +232,6 @@ def seed(number: int) -> None:
     torch.default_generator.manual_seed(number)
 
 
-def exception_line(error: BaseException) -> str:
-    """`TypeError: what it says first`."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-
-
 def shown(value: Any) -> str:
     """A tensor, array or list for a message: its numbers if they are few, else its shape."""
     if isinstance(value, Tensor):
@@ -235,6 +240,13 @@ def shown(value: Any) -> str:
     if array.size > SHOWN_NUMBERS:
         return f"{array.dtype} of shape {array.shape}"
     return np.array2string(array, precision=4, separator=", ", threshold=SHOWN_NUMBERS, max_line_width=100)
+
+
+def described(value: object) -> str:
+    """A tensor's type and shape for a message; the type of what is none."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} of shape {tuple(value.shape)}".removeprefix("torch.")
+    return type(value).__name__
 
 
 def numbers(draw: DrawFn, size: int) -> NDArray[np.uint8]:
@@ -275,3 +287,21 @@ def check_finite(values: Tensor, what: str) -> None:
     if len(bad):
         at = tuple(bad[0].tolist())
         raise Broken(f"{what} at {list(at)} is {float(values.detach()[at])}")
+
+
+def check_gradients(module: nn.Module, value: Callable[[], Tensor]) -> None:
+    """Raise `Broken` with the parameters that a value does not depend on.
+
+    They are moved a little before, as what starts at zero may hide others; a bias may have no say, as that of
+    attention's keys.
+    """
+    wanted = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    with torch.no_grad():
+        for p in wanted.values():
+            p.add_(torch.randn_like(p), alpha=NUDGE)
+    value().backward()
+    if unreached := [name for name, p in wanted.items() if p.grad is None]:
+        raise Broken(f"no gradient in {len(unreached)} parameters: {', '.join(unreached[:5])}")
+    weights = {name: p.grad for name, p in wanted.items() if p.grad is not None and not name.endswith("bias")}
+    if still := [name for name, grad in weights.items() if not grad.to_dense().any()]:
+        raise Broken(f"a gradient of zeros in {len(still)} parameters: {', '.join(still[:5])}")

@@ -337,7 +337,7 @@ def values_and_gradient_of_row(loss: Loss, row: Scored) -> tuple[Tensor, Tensor]
 
 
 @LAWS.law(
-    says="value_and_grad or of_negatives, where given, agree with terms() and its gradient",
+    says="value_and_grad or of_negatives (and of_pairs), where given, agree with terms() and its gradient",
     fix="derive them anew from terms(); delete them if in doubt: autograd through terms() is correct, only slower",
     examples=scored(mixed=False),
     needs=[*SOUND, "gradient", EDGE_ROWS],
@@ -380,6 +380,14 @@ def _check_negatives(loss: BinaryLoss, batch: Scored) -> None:
         check_close(slope_QP[:, 0], torch.zeros_like(slope_QP[:, 0]), f"{name}(): gradient of absent candidates")
         if name == "of_negative_odds" and not torch.equal(scores, before):
             raise Broken("of_negative_odds() wrote into the odds, which must be kept")
+    if loss.defines("of_pairs"):
+        at = batch.y_QP > 0
+        y_E, weight_E, s_E = batch.y_QP[at], weights_of(batch.y_QP)[at], batch.s_QP[at].requires_grad_()
+        expected = (weight_E * loss.terms(s_E, y_E)).sum()
+        (expected_E,) = torch.autograd.grad(expected, s_E)
+        value, slope_E = loss.of_pairs(s_E.detach().clone(), y_E, weight_E)
+        check_close(value, expected, "the value of of_pairs()", rtol=1e-6)
+        check_close(slope_E, expected_E, "the gradient of of_pairs()", rtol=1e-6)
 
 
 @LAWS.law(

@@ -14,7 +14,7 @@ from xmclab.api import BinaryLoss, Loss, MultiClassLoss, Reduction
 from xmclab.errors import ConfigError
 from xmclab.expr import parse_expression
 from xmclab.objectives import build_objective
-from xmclab.testing.core import Broken, Subject, check_close, check_finite, identical, named, numbers, seed
+from xmclab.testing.core import Broken, Subject, check_close, check_finite, described, identical, named, numbers, seed
 from xmclab.testing.structure import OPTIONS, structural_laws
 
 SHAPE, REPEATABLE = "shape", "repeatable"
@@ -115,18 +115,12 @@ def shape(subject: Subject, example: Targets) -> None:
         for name in ("weights", "targets"):
             result = getattr(subject.part, name)(y_QP.clone())
             if not isinstance(result, Tensor) or result.shape != y_QP.shape or result.dtype != dtype:
-                raise Broken(f"{name}() returned {_described(result)} for {_described(y_QP)}")
+                raise Broken(f"{name}() returned {described(result)} for {described(y_QP)}")
         divisor = subject.part.normaliser(weights(subject.part, y_QP))
         if not isinstance(divisor, Tensor) or divisor.ndim != 0:
-            raise Broken(f"normaliser() returned {_described(divisor)}, not a tensor of one number")
+            raise Broken(f"normaliser() returned {described(divisor)}, not a tensor of one number")
         if not 0 < float(divisor) < torch.inf:
             raise Broken(f"normaliser() returned {float(divisor)}")
-
-
-def _described(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"{value.dtype} of shape {tuple(value.shape)}".removeprefix("torch.")
-    return type(value).__name__
 
 
 @LAWS.law(

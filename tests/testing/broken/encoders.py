@@ -130,6 +130,13 @@ class Detached(Words):
 
 
 @dataclass(eq=False)
+class NoSay(UnusedLayer):
+    def forward(self, tokens: Tokens, side: Side = "query") -> Tensor:
+        x_BD = super().forward(tokens, side)
+        return x_BD + 0 * self.pooler(x_BD)
+
+
+@dataclass(eq=False)
 class ForgetsTheWords(Words):
     def save_assets(self, folder: Path) -> None:
         (folder / "words.json").write_text(json.dumps(self.words[::-1]))
@@ -168,6 +175,7 @@ def xmclab_parts() -> list[object]:
         "padding__counted": CountsPadding,
         "gradients__unused": UnusedLayer,
         "gradients__detached": Detached,
+        "gradients__zeros": NoSay,
         "assets__words": ForgetsTheWords,
         "kept_tokens__key": KeyOfNoJson,
         "kept_tokens__together": NumbersAsTheyCome,

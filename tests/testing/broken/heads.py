@@ -104,6 +104,12 @@ class DetachedRows(Rows):
 
 
 @dataclass(eq=False)
+class NoSay(UnusedLayer):
+    def queries(self, x_BD: Tensor) -> Tensor:
+        return super().queries(x_BD) + 0 * self.gate(x_BD)
+
+
+@dataclass(eq=False)
 class DropsAfterNormalising(Rows):
     @property
     def score_bound(self) -> float:
@@ -151,6 +157,7 @@ def xmclab_parts() -> list[object]:
         "label_rows__text": TextByPlace,
         "gradients__unused": UnusedLayer,
         "gradients__detached": DetachedRows,
+        "gradients__zeros": NoSay,
         "bound__dropout": DropsAfterNormalising,
         "state__scale": ScaleOutsideTheState,
         "start__means_of_none": MeansOfNone,

@@ -198,6 +198,18 @@ class OverwritesOdds(BinaryLoss):
 
 
 @dataclass
+class UnweightedPairs(BinaryLoss):
+    def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
+        return softplus(s_QP) - y_QP * s_QP
+
+    def of_negatives(self, s_QP: Tensor) -> tuple[Tensor, Tensor]:
+        return softplus(s_QP).sum(), s_QP.sigmoid()
+
+    def of_pairs(self, s_E: Tensor, y_E: Tensor, weight_E: Tensor) -> tuple[Tensor, Tensor]:
+        return (weight_E * self.terms(s_E, y_E)).sum(), s_E.sigmoid() - y_E
+
+
+@dataclass
 class EveryTriplet(MultiClassLoss):
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         behind_QPN = softplus(s_QP.unsqueeze(1) - s_QP.unsqueeze(2))
@@ -258,6 +270,7 @@ def xmclab_parts() -> list[object]:
         "closed_form__slope": WrongSlope,
         "closed_form__negatives": ForgetsHalf,
         "closed_form__odds": OverwritesOdds,
+        "closed_form__pairs": UnweightedPairs,
         "memory__triplets": EveryTriplet,
         "temperature__twice": DividesAgain,
         "expression__weight": OwnWeight,
