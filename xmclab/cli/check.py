@@ -126,7 +126,7 @@ class Result:
                 entry |= {
                     "seen": verdict.violation.seen,
                     "example": verdict.violation.example,
-                    "fix": verdict.law.fix,
+                    "fix": verdict.violation.fix,
                 }
             if verdict.why:
                 entry["why"] = verdict.why

@@ -69,6 +69,9 @@ class Law:
     needs: tuple[str, ...] = ()  # laws without which this one means nothing
 
 
+RAISED = "raised "
+
+
 @dataclass(frozen=True)
 class Violation:
     """A law that a part breaks."""
@@ -80,7 +83,14 @@ class Violation:
     def __str__(self) -> str:
         lines = [f"{self.law.name}: {self.law.says}", *_labelled("seen", self.seen)]
         lines += _labelled("on", self.example) if self.example else []
-        return "\n".join([*lines, *_labelled("fix", self.law.fix)])
+        return "\n".join([*lines, *_labelled("fix", self.fix)])
+
+    @property
+    def fix(self) -> str:
+        """What to do about it."""
+        if self.seen.startswith(RAISED):
+            return f"no valid input may raise, from one row and one column on; then: {self.law.fix}"
+        return self.law.fix
 
 
 def _labelled(label: str, text: str) -> list[str]:
@@ -214,7 +224,7 @@ def _seen(law: Law, subject: Subject, *example: Any) -> str | None:
     except (Exception, SystemExit) as error:
         if is_unavailable(error):
             raise
-        return f"raised {exception_line(error)}"
+        return f"{RAISED}{exception_line(error)}"
     return None
 
 

@@ -133,6 +133,15 @@ class SumAsProduct(Softmax):
 
 
 @dataclass
+class FirstFive(MultiClassLoss):
+    """Sees the first five candidates as rivals, and not the hardest five."""
+
+    def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
+        rivals_QK = s_QP.masked_fill(y_QP > 0, -torch.inf)[:, :5]
+        return softplus(rivals_QK.logsumexp(dim=1, keepdim=True) - s_QP)
+
+
+@dataclass
 class FirstPositive(Softmax):
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         first_QP = torch.zeros_like(y_QP).scatter(1, (y_QP > 0).long().argmax(dim=1, keepdim=True), 1)
@@ -263,6 +272,7 @@ def xmclab_parts() -> list[object]:
         "extreme__exponentials": Exponentials,
         "precision__product": SumAsProduct,
         "order__first_positive": FirstPositive,
+        "order__first_five": FirstFive,
         "alone__batch": DividesByBatch,
         "alone__cells": CompetingCells,
         "transposed__view": NeedsContiguous,
