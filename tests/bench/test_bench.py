@@ -269,7 +269,7 @@ def test_reports_of_single_runs_and_of_runs_in_progress(
     assert code == 0
     document = json.loads(stdout)
     assert [len(group["seeds"]) for group in document["groups"]] == [2, 2, 1]
-    assert [group["state"] for group in document["groups"]] == ["finished", "finished", "training"]
+    assert [group["state"] for group in document["groups"]] == ["finished", "finished", "training, 2 of 20 epochs done"]
     assert "unfinished" in (out / "report.html").read_text()
 
 
