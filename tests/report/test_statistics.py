@@ -29,10 +29,8 @@ def test_the_first_entry_is_the_metric_and_the_rest_are_ratios_of_drawn_sums() -
     expected = [100 * found.sum() / best.sum(), 100 * found[::-1].sum() / best.sum()]
     assert values["a"][0, 0] == pytest.approx(np.mean(expected))
     draws = np.random.default_rng(3)
-    for entry in range(6):
+    for entry in range(1, 6):
         chosen = draws.integers(30, size=30)
-        if entry == 0:
-            continue
         by_hand = [100 * sum(f[i] for i in chosen) / sum(best[i] for i in chosen) for f in (found, found[::-1])]
         assert values["a"][entry, 0] == pytest.approx(np.mean(by_hand))
         assert values["b"][entry, 0] == pytest.approx(by_hand[1])

@@ -20,7 +20,7 @@ from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, StorageE
 from xmclab.plugins import default_registry
 from xmclab.schema import OptimSettings
 from xmclab.train.optim import schedule_factor
-from xmclab.train.run import run
+from xmclab.train.run import Evaluator, run
 from xmclab.train.store import load_model, peak_memory
 from xmclab.train.trainer import Trainer, ahead
 
@@ -322,6 +322,13 @@ def test_a_run_may_keep_its_numbers_only(tmp_path: Path) -> None:
     for search, row in result.metrics.items():
         assert sum(band["P@1"] for band in bands[search].values()) == pytest.approx(row["P@1"])
     assert result.document["memory"]["peak"] > 2**20
+
+
+def test_without_test_queries_there_are_no_points() -> None:
+    data = open_dataset("tiny", "title", default_registry())
+    points = Evaluator(config(), data).points({}, {"de": {}})
+    assert points["metrics"].tolist() == []
+    assert list(points) == ["metrics"]
 
 
 def test_the_run_folder_says_what_was_run(tmp_path: Path) -> None:

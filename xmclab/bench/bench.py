@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -42,7 +41,7 @@ def run_bench(spec: Spec, registry: Registry, cells: Path, console: Console, at_
     keys = Keys()
     failures: list[LeftOut] = []
     if spec.budget == "time":
-        found, failures = _equal_time(found, keys, cells, console, at_once)
+        found, failures = _equal_time(found, registry, keys, cells, console)
     jobs = [Job(cell, cells / keys.key(config)) for cell, config in found]
     failures += run_jobs(jobs, at_once, console)
     wanted = Wanted(
@@ -74,10 +73,9 @@ def _groups(jobs: Sequence[Job]) -> list[Group]:
 
 
 def _equal_time(
-    found: Sequence[tuple[Cell, Config]], keys: Keys, cells: Path, console: Console, at_once: int
+    found: Sequence[tuple[Cell, Config]], registry: Registry, keys: Keys, cells: Path, console: Console
 ) -> tuple[list[tuple[Cell, Config]], list[LeftOut]]:
     """The cells with as many epochs as take the time of the first row that trains; an epoch of each is timed first."""
-    registry = found[0][1].registry
     pilots: dict[tuple[str, str], Job] = {}
     for cell, _ in found:
         if (cell.row, cell.column) not in pilots:
@@ -104,8 +102,3 @@ def _train_seconds(job: Job) -> float:
     measured = read_run(job.folder).measure("train")
     assert measured is not None, "a finished run knows its time"
     return measured
-
-
-def to_json(result: Result) -> dict[str, Any]:
-    """The document and the failures, in terms of JSON."""
-    return {**result.document, "failures": [asdict(failure) for failure in result.failures]}

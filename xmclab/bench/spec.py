@@ -10,7 +10,7 @@ grid:                                     every combination of these values
 columns: pool.eta                         a key of the grid whose values stand side by side
 searches: [de, clf, de+clf]
 metrics: [P@1, P@5, PSP@1, PSP@5]
-measures: [train, memory, pool]           what is shown beside the metrics, one of `MEASURES`
+measures: [train, memory, pool]           what is shown beside the metrics, of `xmclab.report.runs.MEASURES`
 target: P@1=40                            for the measure `target`: training seconds until a search reaches it
 budget: steps                             or `time`: as many epochs as take the time of the first row
 
@@ -22,13 +22,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from xmclab.errors import ConfigError, Problem, did_you_mean
 from xmclab.recipes import Entry, is_file_name, read_recipe, summary
+from xmclab.report.runs import MEASURES
 
 if TYPE_CHECKING:
     from xmclab.config import Config
@@ -39,15 +40,6 @@ SEARCHES = ("de", "clf", "de+clf")
 METRICS = tuple(f"{kind}@{k}" for kind in ("P", "PSP", "nDCG", "PSnDCG") for k in (1, 3, 5)) + tuple(
     f"{kind}@{k}" for kind in ("R", "PSR") for k in (10, 100)
 )
-MEASURES = {
-    "train": "seconds of training",
-    "target": "seconds of training until the target was reached",
-    "memory": "peak memory of the process in MiB, on a GPU that of the device",
-    "queries": "queries of a batch",
-    "pool": "labels of a pool",
-    "positives": "positives in the pool per query",
-    "epochs": "passes over the training queries",
-}
 BUDGETS = ("steps", "time")
 KEYS = ("base", "rows", "grid", "columns", "searches", "metrics", "measures", "target", "budget")
 
@@ -248,7 +240,7 @@ class _Reader:
             raise ConfigError(*self.problems)
         return spec
 
-    def _names(self, key: str, known: Sequence[str] | Mapping[str, str], default: tuple[str, ...]) -> tuple[str, ...]:
+    def _names(self, key: str, known: Collection[str], default: tuple[str, ...]) -> tuple[str, ...]:
         _, values = self.values.get(key, (None, default))
         if not values:
             self._wrong(key, "is empty", "known: " + ", ".join(known))

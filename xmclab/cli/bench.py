@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from xmclab.cli.common import Json, note, print_json, registry_with
+from xmclab.cli.common import Json, note, print_json
 
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where the report is written.")]
 
@@ -32,10 +32,11 @@ def bench(
     """Compare: train every cell of a spec, test the differences, write tables and a page."""
     from rich.console import Console
 
-    from xmclab.bench.bench import run_bench, to_json
+    from xmclab.bench.bench import run_bench
     from xmclab.bench.spec import load_spec, named_specs, resolve_cells
     from xmclab.cli import show
     from xmclab.errors import ConfigError, Problem
+    from xmclab.plugins import default_registry
     from xmclab.report.files import write_report
     from xmclab.report.tables import print_document
 
@@ -46,7 +47,7 @@ def bench(
     if not spec:
         raise ConfigError(Problem("", "which comparison?", "name a spec (xmclab bench --list) or a YAML file"))
     declared = load_spec(spec, overrides or [])
-    registry = registry_with([])
+    registry = default_registry()
     if dry_run:
         found, refused = resolve_cells(declared, registry)
         for cell, _ in found:
@@ -57,7 +58,7 @@ def bench(
     result = run_bench(declared, registry, cells, Console(file=sys.stderr), jobs)
     paths = write_report(result.document, out or Path("runs") / f"bench-{declared.name}")
     if as_json:
-        print_json(to_json(result))
+        print_json(result.document)
     else:
         print_document(show.wide_console(), result.document)
         print(f"report: {paths[0]}")

@@ -32,14 +32,28 @@ def intervals(
 ) -> dict[str, tuple[float, float]]:
     """The middle 95 % of each metric (`P@1`, ...), in percent, over draws of as many queries with replacement."""
     found_GM, best_GM = group_sums(ranking, truth_NL, inv_propensity_L, metrics, rng)
+    low_M, high_M = middle(redrawn(found_GM, best_GM, draws, rng))
+    return {name: (float(low), float(high)) for name, low, high in zip(metrics, low_M, high_M, strict=True)}
+
+
+def redrawn(found_GM: Floats, best_GM: Floats, draws: int, rng: np.random.Generator) -> Floats:
+    """[draws, M] metrics in percent, each on as many groups of queries drawn with replacement."""
     groups = len(found_GM)
-    values_BM = np.empty((draws, len(metrics)))
+    values_BM = np.empty((draws, found_GM.shape[1]))
     for draw in range(draws):
         times_G = np.bincount(rng.integers(groups, size=groups), minlength=groups).astype(np.float64)
-        best_M = times_G @ best_GM
-        values_BM[draw] = 100 * (times_G @ found_GM) / np.where(best_M > 0, best_M, 1.0)
-    low_M, high_M = np.quantile(values_BM, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
-    return {name: (float(low), float(high)) for name, low, high in zip(metrics, low_M, high_M, strict=True)}
+        values_BM[draw] = percent(times_G @ found_GM, times_G @ best_GM)
+    return values_BM
+
+
+def percent(found_M: Floats, best_M: Floats) -> Floats:
+    """What was found of the best possible; 0 where nothing could be."""
+    return 100 * found_M / np.where(best_M > 0, best_M, 1.0)
+
+
+def middle(values_B: Floats) -> Floats:
+    """Where the middle 95 % of the draws begin and end."""
+    return np.quantile(values_B, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
 
 
 def group_sums(

@@ -9,6 +9,7 @@ from string import Template
 
 from xmclab import __version__
 from xmclab.report.document import Document
+from xmclab.report.runs import MEASURES
 from xmclab.report.tables import footnote, remarks
 
 
@@ -20,6 +21,7 @@ def page(document: Document) -> str:
         **document,
         "footnote": footnote(document),
         "remarks": remarks(document),
+        "axes": {name: measure.axis for name, measure in MEASURES.items()},
     }
     # `</script>` in a row's name must not end the script that it stands in.
     data = json.dumps(shown, ensure_ascii=False).replace("<", "\\u003c")

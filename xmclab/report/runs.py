@@ -15,6 +15,25 @@ from xmclab.errors import DataError, Problem
 from xmclab.report.statistics import Points
 
 Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Something that is told of a run beside its metrics."""
+
+    heading: str  # of a column
+    axis: str  # of a chart
+
+
+MEASURES = {
+    "train": Measure("train s", "training, s"),
+    "target": Measure("s to target", "time to target, s"),
+    "memory": Measure("MiB", "peak memory, MiB"),  # of the process, on a GPU of the device
+    "queries": Measure("queries", "queries of a batch"),
+    "pool": Measure("pool", "labels of a pool"),
+    "positives": Measure("positives", "positives per query"),
+    "epochs": Measure("epochs", "epochs"),
+}
 # The files of a run folder that reports read; `xmclab.train.store` says more, and imports torch.
 CONFIG, ENVIRONMENT, RECORDS, RESULT, POINTS = (
     "config.yaml",
@@ -80,7 +99,7 @@ class Run:
             return Points(tuple(arrays["metrics"].tolist()), arrays[f"found {search}"], arrays["best"])
 
     def measure(self, name: str, target: tuple[str, float] | None = None) -> float | None:
-        """One of `spec.MEASURES`; None where the run does not tell."""
+        """One of `MEASURES`; None where the run does not tell."""
         if name == "target":
             return self._seconds_to(*target) if target else None
         if name == "epochs":

@@ -23,14 +23,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from xmclab.evaluate.bootstrap import middle, percent, redrawn
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-LEVEL = 0.95
 DRAWS = 2000
-CHUNK = 64  # draws at once
+CHUNK = 64  # exchanges at once
 
 
 @dataclass(frozen=True)
@@ -61,20 +62,15 @@ def drawn(rows: Mapping[str, Sequence[Points]], draws: int = DRAWS, seed: int = 
     every = [points for some in rows.values() for points in some]
     if len({(points.metrics, points.found_GM.shape) for points in every}) != 1:
         raise ValueError("rows were not measured on the same test queries")
-    groups, width = every[0].found_GM.shape
+    width = every[0].found_GM.shape[1]
     found_GX = np.concatenate([points.found_GM for points in every], axis=1)
     best_GX = np.concatenate([points.best_GM for points in every], axis=1)
-    rng = np.random.default_rng(seed)
-    values_BX = np.empty((draws + 1, found_GX.shape[1]))
-    for start in range(0, draws + 1, CHUNK):
-        stop = min(start + CHUNK, draws + 1)
-        times_BG = np.stack(
-            [np.bincount(rng.integers(groups, size=groups), minlength=groups) for _ in range(start, stop)]
-        )
-        if start == 0:
-            times_BG[0] = 1
-        best_BX = times_BG @ best_GX
-        values_BX[start:stop] = 100 * (times_BG @ found_GX) / np.where(best_BX > 0, best_BX, 1.0)
+    values_BX = np.concatenate(
+        [
+            percent(found_GX.sum(axis=0), best_GX.sum(axis=0))[None],
+            redrawn(found_GX, best_GX, draws, np.random.default_rng(seed)),
+        ]
+    )
     ends = np.cumsum([len(some) for some in rows.values()])
     values_BSM = values_BX.reshape(draws + 1, len(every), width)
     return {
@@ -102,7 +98,7 @@ def difference(a_B: Floats, b_B: Floats, p_flipped: float) -> Difference:
     """Of two rows, from their values on the same draws (the first entry: on all queries)."""
     value = a_B[0] - b_B[0]
     drawn_B = a_B[1:] - b_B[1:]
-    low, high = np.quantile(drawn_B, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = middle(drawn_B)
     smaller = min(np.count_nonzero(drawn_B <= 0), np.count_nonzero(drawn_B >= 0))
     p = max(float(p_flipped), min(1.0, 2 * (smaller + 1) / (len(drawn_B) + 1)))
     return Difference(float(value), float(low), float(high), p)

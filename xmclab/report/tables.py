@@ -14,16 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from xmclab.report.document import Document
-
-UNITS = {
-    "train": "train s",
-    "target": "s to target",
-    "memory": "MiB",
-    "queries": "queries",
-    "pool": "pool",
-    "positives": "positives",
-    "epochs": "epochs",
-}
+from xmclab.report.runs import MEASURES
 
 
 @dataclass(frozen=True)
@@ -66,10 +57,10 @@ def sheet(document: Document) -> Sheet:
     for row in document["rows"]:
         values = {metric: _value(row["metrics"].get(metric), 2) for metric in document["metrics"]}
         of_group = measures[row["name"], row["column"]]
-        values |= {UNITS[name]: _value(of_group[name], 1) for name in document["measures"]}
+        values |= {MEASURES[name].heading: _value(of_group[name], 1) for name in document["measures"]}
         names = (row["name"], *((row["column"],) if columns else ()), row["search"])
         lines.append(Line(names, values))
-    return Sheet(labels, (*document["metrics"], *(UNITS[name] for name in document["measures"])), lines)
+    return Sheet(labels, (*document["metrics"], *(MEASURES[name].heading for name in document["measures"])), lines)
 
 
 def _value(found: Mapping[str, Any] | None, digits: int) -> Value | None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,9 +90,12 @@ class Evaluator:
             name: contributions(ranking, truth, self.inverse_propensity_L, groups) for name, ranking in rankings.items()
         }
 
-    def points(self, rankings: Mapping[str, Ranking], metrics: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """What each test query (or group of them) contributes to these metrics, for the tests of differences."""
-        arrays: dict[str, NDArray[Any]] = {"metrics": np.array(metrics)}
+    def points(self, rankings: Mapping[str, Ranking], scores: Scores) -> dict[str, NDArray[Any]]:
+        """What each test query (or group of them) contributes to the metrics, for the tests of differences."""
+        metrics = list(next(iter(scores.values())))
+        arrays: dict[str, NDArray[Any]] = {"metrics": np.array(metrics, dtype=str)}
+        if not metrics:  # there are no test queries
+            return arrays
         for name, ranking in rankings.items():
             rng = Keys(0).rng("points")  # the same groups in every run
             found_GM, best_GM = group_sums(ranking, self.data.test.targets_NL, self.inverse_propensity_L, metrics, rng)
@@ -150,7 +153,7 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
                 baselines = evaluator.baselines(registry) if settings.evaluate.baselines else {}
             final = {"event": "eval", "epoch": settings.epochs, "seconds": trainer.seconds, "metrics": metrics}
             log({**final, "baselines": baselines})
-            store.save_points(folder, evaluator.points(rankings, list(next(iter(metrics.values())))))
+            store.save_points(folder, evaluator.points(rankings, metrics))
             if settings.keep_model:
                 store.save_model(folder, trainer.model)
             store.save_labels(folder, store.Labels(data.label_names, data.label_texts))

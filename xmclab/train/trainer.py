@@ -220,14 +220,16 @@ class Trainer:
     def _label_weights(self) -> torch.Tensor | None:
         if self.settings.objective.label_weights == "none":
             return None
-        weights_L = inverse_propensity(self.targets_NL, *propensity_parameters(self.data.name))
+        weights_L = self._inverse_propensity_L()
         return torch.from_numpy(weights_L / weights_L.mean()).float().to(self.device)
 
     def _inverse_propensities(self) -> torch.Tensor | None:
         if not any(term.objective.needs_propensities for term in self.terms.values()):
             return None
-        weights_L = inverse_propensity(self.targets_NL, *propensity_parameters(self.data.name))
-        return torch.from_numpy(weights_L).float().to(self.device)
+        return torch.from_numpy(self._inverse_propensity_L()).float().to(self.device)
+
+    def _inverse_propensity_L(self) -> NDArray[np.float64]:
+        return inverse_propensity(self.targets_NL, *propensity_parameters(self.data.name))
 
 
 def ahead(

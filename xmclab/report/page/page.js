@@ -3,8 +3,6 @@ const report = JSON.parse(document.getElementById("data").textContent);
 // Okabe and Ito's colours, told apart by colour-blind readers, then lighter relatives.
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f", "#b2df8a",
   "#a6761d", "#1b9e77", "#e7298a"];
-const UNITS = {train: "training, s", target: "time to target, s", memory: "peak memory, MiB", queries: "queries of a batch",
-  pool: "labels of a pool", positives: "positives per query", epochs: "epochs"};
 const BAND_SHADES = {head: 1, torso: 0.6, tail: 0.3};
 
 const names = [...new Set(report.groups.map(group => group.name))];
@@ -175,7 +173,7 @@ function drawTable() {
     ...(withColumns ? [{key: "column", title: "column", of: row => row.column}] : []),
     {key: "search", title: "search", of: row => row.search},
     ...report.metrics.map(metric => ({key: metric, title: metric, number: true, of: row => row.metrics[metric]})),
-    ...report.measures.map(measure => ({key: measure, title: UNITS[measure], number: true, digits: 1,
+    ...report.measures.map(measure => ({key: measure, title: report.axes[measure], number: true, digits: 1,
       of: row => report.groups.find(group => group.name === row.name && group.column === row.column).measures[measure]})),
   ];
   const rows = [...report.rows];
@@ -275,7 +273,7 @@ function drawCosts() {
       const value = row.metrics[state.metric];
       return cost && value ? {name: row.name, x: cost.mean, y: value.mean} : null;
     }).filter(Boolean);
-    return figure(`${state.metric} against ${UNITS[measure]}`, dots.length > 1 ? scatter(dots, UNITS[measure], state.metric) : null);
+    return figure(`${state.metric} against ${report.axes[measure]}`, dots.length > 1 ? scatter(dots, report.axes[measure], state.metric) : null);
   };
   const made = charts(...["train", "memory", "target"].filter(measure => report.measures.includes(measure)).map(against));
   made ? fill("costs", legend(), made) : fill("costs");
