@@ -124,6 +124,18 @@ def test_a_bench_compares_rows_by_searches(spec_file: Path, cells: Path) -> None
     assert test["value"] == pytest.approx(row["metrics"]["P@1"]["mean"] - other)
 
 
+def test_a_bench_compares_the_searches_of_a_row(spec_file: Path, cells: Path) -> None:
+    document = bench(spec_file, cells)
+    means = {(row["name"], row["search"]): row["metrics"]["P@1"]["mean"] for row in document["rows"]}
+    found = {(each["name"], each["a"], each["b"]): each for each in document["heads"] if each["metric"] == "P@1"}
+    pairs = [("de", "clf"), ("de", "de+clf"), ("clf", "de+clf")]
+    assert list(found) == [(name, *pair) for name in ("POL", "PSL") for pair in pairs]
+    for (name, a, b), test in found.items():
+        assert test["value"] == pytest.approx(means[name, a] - means[name, b])
+        assert test["low"] <= test["value"] <= test["high"]
+        assert 0 < test["p"] <= 1
+
+
 def test_what_was_run_is_not_run_again(spec_file: Path, cells: Path) -> None:
     before = stamps(cells)
     assert len(before) == 4

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 METRICS = {"P@1": (40.0, 30.0), "PSP@1": (20.0, 25.0)}
+APART = {"value": 1.0, "low": 0.5, "high": 1.75, "p": 0.01}
 
 
 def _row(name: str, search: str, at: int) -> dict[str, Any]:
@@ -56,19 +57,14 @@ def document() -> dict[str, Any]:
         "rows": [_row(name, search, at) for at, name in enumerate(names) for search in ("de", "clf")],
         "groups": [_group(name, at) for at, name in enumerate(names)],
         "tests": [
-            {
-                "search": s,
-                "metric": m,
-                "column": "",
-                "a": names[0],
-                "b": names[1],
-                "value": 1.0,
-                "low": 0.5,
-                "high": 1.5,
-                "p": 0.01,
-            }
-            for s in ("de", "clf")
-            for m in METRICS
+            {"search": search, "column": "", "metric": metric, "a": names[0], "b": names[1], **APART}
+            for search in ("de", "clf")
+            for metric in METRICS
+        ],
+        "heads": [
+            {"name": name, "column": "", "metric": metric, "a": "de", "b": "clf", **APART}
+            for name in names
+            for metric in METRICS
         ],
         "left_out": [{"name": "C", "column": "", "seed": 3, "reason": "not <possible>"}],
     }

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 GROUPS = 20_000  # drawn at once: rows beyond that share a group at random, which widens no interval
+DRAWS_AT_ONCE = 64  # one product for many draws: alone, each would read all sums again
 LEVEL = 0.95
 
 
@@ -40,9 +41,11 @@ def redrawn(found_GM: Floats, best_GM: Floats, draws: int, rng: np.random.Genera
     """[draws, M] metrics in percent, each on as many groups of queries drawn with replacement."""
     groups = len(found_GM)
     values_BM = np.empty((draws, found_GM.shape[1]))
-    for draw in range(draws):
-        times_G = np.bincount(rng.integers(groups, size=groups), minlength=groups).astype(np.float64)
-        values_BM[draw] = percent(times_G @ found_GM, times_G @ best_GM)
+    for start in range(0, draws, DRAWS_AT_ONCE):
+        count = min(DRAWS_AT_ONCE, draws - start)
+        drawn_BG = [np.bincount(rng.integers(groups, size=groups), minlength=groups) for _ in range(count)]
+        times_BG = np.array(drawn_BG, dtype=np.float64)
+        values_BM[start : start + count] = percent(times_BG @ found_GM, times_BG @ best_GM)
     return values_BM
 
 

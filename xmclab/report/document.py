@@ -5,7 +5,8 @@
  "environment",                                                    of the first run
  "rows":     [{"name", "column", "search", "metrics": {P@1: {"mean", "sd", "values", "best"}}, "bands"}],
  "groups":   [{"name", "column", "seeds", "epochs", "state", "measures", "curves", "pool", "differs"}],   all searches
- "tests":    [{"search", "metric", "column", "a", "b", "value", "low", "high", "p"}],
+ "tests":    [{"search", "column", "metric", "a", "b", "value", "low", "high", "p"}],      a, b: rows of a search
+ "heads":    [{"name", "column", "metric", "a", "b", "value", "low", "high", "p"}],        a, b: searches of a row
  "left_out": [{"name", "column", "seed", "reason"}]}                             cells that failed or cannot exist
 
 Everything is in terms of JSON, numbers unrounded.
@@ -76,6 +77,7 @@ def compare(groups: Sequence[Group], wanted: Wanted) -> Document:
             _group(group, wanted, differing) for group, differing in zip(groups, _differing(groups), strict=True)
         ],
         "tests": tests,
+        "heads": list(_heads(groups, wanted)),
         "left_out": list(wanted.left_out),
     }
 
@@ -174,26 +176,41 @@ def _pool(runs: Sequence[Run]) -> list[dict[str, float]]:
 
 
 def _tests(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:
-    """Every pair of rows of a column in every search and metric, on the same draws of test queries."""
+    """Every pair of rows of a column in every search and metric."""
     for search in wanted.searches:
         for column in dict.fromkeys(group.column for group in groups):
             beside = [group for group in groups if group.column == column]
-            points = {group.name: _points(group, search) for group in beside}
-            rows = {name: some for name, some in points.items() if some}
-            shapes = {(each.metrics, each.found_GM.shape) for some in rows.values() for each in some}
-            if len(rows) < 2 or len(shapes) != 1 or len(_data_of(beside)) != 1:
-                continue
-            known = next(iter(shapes))[0]
-            values, p_values = drawn(rows), flipped(rows)
-            for metric in (metric for metric in wanted.metrics if metric in known):
-                index = known.index(metric)
-                for a, b in itertools.combinations(rows, 2):
-                    found = difference(values[a][:, index], values[b][:, index], p_values[a, b][index])
-                    yield {"search": search, "metric": metric, "column": column, "a": a, "b": b, **asdict(found)}
+            if len(_data_of(beside)) == 1:
+                points = {group.name: _points(group, search, wanted.metrics) for group in beside}
+                for found in _differences(points):
+                    yield {"search": search, "column": column, **found}
 
 
-def _points(group: Group, search: str) -> list[Points]:
-    return [points for run in group.runs if (points := run.points(search)) is not None]
+def _heads(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:
+    """Every pair of searches of a row in every metric."""
+    for group in groups:
+        points = {search: _points(group, search, wanted.metrics) for search in wanted.searches}
+        for found in _differences(points):
+            yield {"name": group.name, "column": group.column, **found}
+
+
+def _differences(points: Mapping[str, Sequence[Points]]) -> Iterable[dict[str, Any]]:
+    """Every pair of those that have points, in every metric, on the same draws of test queries."""
+    rows = {name: some for name, some in points.items() if some}
+    shapes = {(each.metrics, each.found_GM.shape) for some in rows.values() for each in some}
+    if len(rows) < 2 or len(shapes) != 1:
+        return
+    ((metrics, _),) = shapes
+    values, p_values = drawn(rows), flipped(rows)
+    for index, metric in enumerate(metrics):
+        for a, b in itertools.combinations(rows, 2):
+            found = difference(values[a][:, index], values[b][:, index], p_values[a, b][index])
+            yield {"metric": metric, "a": a, "b": b, **asdict(found)}
+
+
+def _points(group: Group, search: str, metrics: Sequence[str]) -> list[Points]:
+    found = [points for run in group.runs if (points := run.points(search)) is not None]
+    return [points.of([metric for metric in metrics if metric in points.metrics]) for points in found]
 
 
 def _mark_best(rows: Sequence[dict[str, Any]], tests: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> None:

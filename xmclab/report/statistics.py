@@ -42,6 +42,11 @@ class Points:
     found_GM: Floats
     best_GM: Floats
 
+    def of(self, metrics: Sequence[str]) -> Points:
+        """These metrics alone."""
+        columns = [self.metrics.index(metric) for metric in metrics]
+        return Points(tuple(metrics), self.found_GM[:, columns], self.best_GM[:, columns])
+
 
 @dataclass(frozen=True)
 class Difference:

@@ -51,6 +51,7 @@ function number(value, digits = 2) {
   return value.toFixed(Math.abs(value) >= 100 ? Math.min(digits, 1) : digits);
 }
 
+const chance = p => p < 0.001 ? "p < 0.001" : `p = ${p.toFixed(3)}`;
 const mean = values => values.reduce((sum, value) => sum + value, 0) / values.length;
 const rowsShown = () => report.rows.filter(row => row.column === state.column && row.search === state.search);
 const groupsShown = () => report.groups.filter(group => group.column === state.column);
@@ -234,14 +235,31 @@ function drawDifferences() {
     svg.append(shape("text", {class: "label", x: left - 12, y: y + 4, "text-anchor": "end"}, text));
     svg.append(shape("line", {x1: x(row.low), x2: x(row.high), y1: y, y2: y, stroke: colour(row.name), "stroke-width": 3}));
     const dot = shape("circle", {cx: x(row.value), cy: y, r: 6, fill: colour(row.name)});
-    const p = row.p < 0.001 ? "p < 0.001" : `p = ${row.p.toFixed(3)}`;
     svg.append(tipped(dot, `${row.name} less ${state.against}\n${number(row.value)} (${number(row.low)} to ${number(row.high)})`));
-    svg.append(shape("text", {x: 900 - right + 12, y: y + 4}, p));
+    svg.append(shape("text", {x: 900 - right + 12, y: y + 4}, chance(row.p)));
   });
   const axis = `${state.metric} of ${state.search}, percentage points more than ${state.against}`;
   svg.append(shape("text", {class: "label", x: (left + 900 - right) / 2, y: height - 6, "text-anchor": "middle"}, axis));
   fill("differences", choice("against", "against", candidates),
     element("p", {class: "note"}, "Bars: 95 % intervals of a paired bootstrap over the test queries; p: the larger of the bootstrap's and the sign-flip test's, not corrected here."), svg);
+}
+
+function drawHeads() {
+  const tests = report.heads.filter(test => test.metric === state.metric && test.column === state.column);
+  if (!tests.length) return fill("heads");
+  const pairs = [...new Set(tests.map(test => `${test.b} less ${test.a}`))];
+  const told = new Map(tests.map(test => [`${test.name}\n${test.b} less ${test.a}`, test]));
+  const cells = (name, pair) => {
+    const test = told.get(`${name}\n${pair}`);
+    if (!test) return element("td", {class: "number"}, "–");
+    const interval = element("span", {class: "sd"}, ` (${number(-test.high)} to ${number(-test.low)}; ${chance(test.p)})`);
+    return element("td", {class: "number"}, number(-test.value), interval);
+  };
+  const head = element("tr", {}, element("th", {scope: "col"}, "row"), ...pairs.map(pair => element("th", {scope: "col"}, pair)));
+  const body = [...new Set(tests.map(test => test.name))].map(name => element("tr", {},
+    element("td", {}, swatch(name), name), ...pairs.map(pair => cells(name, pair))));
+  fill("heads", element("p", {class: "note"}, `${state.metric}, percentage points, with the same intervals and tests.`),
+    element("div", {class: "wide"}, element("table", {}, element("thead", {}, head), element("tbody", {}, ...body))));
 }
 
 function drawCurves() {
@@ -366,6 +384,7 @@ function drawMissing() {
 
 function drawCharts() {
   drawDifferences();
+  drawHeads();
   drawCurves();
   drawCosts();
   drawTradeoff();
