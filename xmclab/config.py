@@ -392,8 +392,23 @@ class _Resolver:
             empty = [
                 place for place in places if place in SLOTS and self._choice(place) == NONE and SLOTS[place].optional
             ]
-            message = f"{empty[0]} is none and has no options" if empty else "unknown key"
-            self.problems.append(Problem(entry.where, message, "" if empty else _suggest(entry.key, self.known)))
+            if empty:
+                self.problems.append(Problem(entry.where, f"{empty[0]} is none and has no options"))
+            else:
+                hint = self._absent_loss(entry.key) or _suggest(entry.key, self.known)
+                self.problems.append(Problem(entry.where, "unknown key", hint))
+
+    def _absent_loss(self, key: str) -> str:
+        """That a key sets an option of a loss that no expression it means has a term of, if so."""
+        named = [
+            (place, name)
+            for place, option in _addresses(key)
+            for name in (self.registry.names("loss") if place not in SLOTS else ())
+            if _below(option, name)
+        ]
+        if not named or any(_below(known, f"{place}.{name}") for known in self.known for place, name in named):
+            return ""
+        return f"{named[0][1]} is no term of {' or '.join(f'{place}={self._choice(place)}' for place, _ in named)}"
 
     def _note(self, error: XmclabError, entry: Entry | None, place: str = "") -> None:
         where = entry.where if entry else place

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -73,9 +74,11 @@ def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint such as `did you mean 'bce'?`, or a list of what exists when nothing is close."""
+    """A hint such as `did you mean 'bce'?`, or a list of what exists, families as `pml.* (14)`."""
     names = sorted(set(known))
     close = closest(word, names)
     if close:
         return f"did you mean {close!r}?"
-    return "known: " + ", ".join(names) if names else ""
+    families = Counter(name.partition(".")[0] for name in names if "." in name)
+    listed = [name for name in names if "." not in name] + [f"{first}.* ({n})" for first, n in families.items()]
+    return "known: " + ", ".join(listed) if listed else ""
