@@ -73,12 +73,17 @@ def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     return next(iter(difflib.get_close_matches(word, sorted(set(known)), n=1, cutoff=cutoff)), None)
 
 
+FAMILY = 4  # names with the same beginning, above which they are listed as one
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint such as `did you mean 'bce'?`, or a list of what exists, families as `pml.* (14)`."""
     names = sorted(set(known))
     close = closest(word, names)
     if close:
         return f"did you mean {close!r}?"
-    families = Counter(name.partition(".")[0] for name in names if "." in name)
-    listed = [name for name in names if "." not in name] + [f"{first}.* ({n})" for first, n in families.items()]
+    firsts = Counter(name.partition(".")[0] for name in names if "." in name)
+    families = {first: count for first, count in firsts.items() if count > FAMILY}
+    listed = [name for name in names if name.partition(".")[0] not in families]
+    listed += [f"{first}.* ({count})" for first, count in families.items()]
     return "known: " + ", ".join(listed) if listed else ""

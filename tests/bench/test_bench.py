@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -111,8 +115,10 @@ def test_a_bench_compares_rows_by_searches(spec_file: Path, cells: Path) -> None
     assert len(group["curves"]) == 2
     assert [record["epoch"] for record in group["curves"][0]] == [1, 2]
     assert 0 < group["curves"][0][0]["seconds"] < group["curves"][0][1]["seconds"]
-    for measure in ("train", "memory", "pool", "positives", "target"):
+    for measure in ("train", "memory", "pool", "positives"):
         assert group["measures"][measure]["mean"] > 0
+    first = [curve[0]["seconds"] for curve in group["curves"]]
+    assert document["rows"][0]["target"]["values"] == first  # every search reaches 0 at once
     assert group["differs"] == {"reduction.de.name": "pol", "reduction.clf.name": "pol"}
     row = document["rows"][0]
     values = row["metrics"]["P@1"]["values"]
@@ -134,6 +140,29 @@ def test_a_bench_compares_the_searches_of_a_row(spec_file: Path, cells: Path) ->
         assert test["value"] == pytest.approx(means[name, a] - means[name, b])
         assert test["low"] <= test["value"] <= test["high"]
         assert 0 < test["p"] <= 1
+
+
+def test_a_target_is_that_of_a_search_and_needs_every_seed(spec_file: Path, cells: Path) -> None:
+    values = {
+        row["search"]: [curve[-1]["metrics"][row["search"]]["P@1"] for curve in bench_group["curves"]]
+        for document in [bench(spec_file, cells)]
+        for bench_group in document["groups"][:1]
+        for row in document["rows"][:3]
+    }
+    lower, higher = sorted(values["de"])
+    assert lower < higher
+    between = bench(spec_file, cells, f"target=P@1={(lower + higher) / 2:.4f}")["rows"]
+    by_search = {row["search"]: row["target"] for row in between[:3]}
+    assert by_search["de"] is None
+    assert {search for search, target in by_search.items() if target} == {
+        search for search, some in values.items() if min(some) >= (lower + higher) / 2
+    }
+
+
+def test_one_seed_marks_no_best(spec_file: Path, cells: Path) -> None:
+    document = bench(spec_file, cells, "seed=0")
+    assert document["tests"]
+    assert not any(value["best"] for row in document["rows"] for value in row["metrics"].values())
 
 
 def test_what_was_run_is_not_run_again(spec_file: Path, cells: Path) -> None:
@@ -196,6 +225,63 @@ def test_a_failing_cell_is_reported_and_the_others_finish(
     assert (missing["name"], missing["seed"]) == ("bad", 0)
     assert "out of order" in missing["reason"]
     assert "bad" in (out / "table.md").read_text()
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="children are found in /proc")
+def test_a_bench_that_is_terminated_ends_its_runs(spec_file: Path, tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "xmclab",
+        "bench",
+        str(spec_file),
+        "epochs=500",
+        "--cells",
+        str(tmp_path / "cells"),
+    ]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:
+        try:
+            record = wait_for(lambda: next((tmp_path / "cells").glob("*/metrics.jsonl"), None))
+            child = child_of(process.pid)
+            process.terminate()
+            assert process.wait(timeout=30) == 143
+        finally:
+            process.kill()
+    assert record.parent.is_dir()
+    wait_for(lambda: not Path(f"/proc/{child}").exists())
+
+
+def wait_for(what: Callable[[], Any], seconds: float = 60) -> Any:
+    until = time.monotonic() + seconds
+    while not (found := what()):
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    return found
+
+
+def child_of(pid: int) -> int:
+    """The process that this one has started."""
+    by_thread = [file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children")]
+    (child,) = " ".join(by_thread).split()
+    return int(child)
+
+
+@pytest.mark.parametrize(("wanted", "at_once", "threads"), [("1", 1, 1), ("64", 1, None), ("", 1, None), ("8", 99, 1)])
+def test_cells_share_the_cores_that_there_are_and_that_are_wanted(
+    wanted: str, at_once: int, threads: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = []
+
+    @contextlib.contextmanager
+    def processes(threads: int) -> Iterator[runner.Launch]:
+        told.append(threads)
+        yield lambda command, log: 0
+
+    monkeypatch.setattr(runner, "_processes", processes)
+    monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+    runner.run_jobs([], at_once, Console(quiet=True))
+    assert told == [threads or len(os.sched_getaffinity(0))]
 
 
 def test_equal_time_gives_the_slower_row_fewer_epochs(spec_file: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -283,6 +369,9 @@ def test_reports_of_single_runs_and_of_runs_in_progress(
     assert [len(group["seeds"]) for group in document["groups"]] == [2, 2, 1]
     assert [group["state"] for group in document["groups"]] == ["finished", "finished", "training, 2 of 20 epochs done"]
     assert "unfinished" in (out / "report.html").read_text()
+    os.utime(unfinished / "metrics.jsonl", (0, time.time() - 1800))
+    state = compare_folders([folders[0], unfinished], ["P@1"])["groups"][1]["state"]
+    assert state == "unfinished, 2 of 20 epochs done, nothing written for 30 minutes"
 
 
 def test_folders_that_are_no_runs_and_unknown_metrics_are_refused(
@@ -294,6 +383,13 @@ def test_folders_that_are_no_runs_and_unknown_metrics_are_refused(
     assert code == 2
     assert "no run has 'PSP@2'" in stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_notices_data_that_is_not_there(spec_file: Path, call: Callable[..., tuple[int, str, str]]) -> None:
+    assert call("bench", spec_file, "--dry-run")[0] == 0
+    code, _, stderr = call("bench", spec_file, "data=./nowhere", "--dry-run")
+    assert code == 3
+    assert "nowhere" in stderr
 
 
 def test_the_command_writes_every_form(

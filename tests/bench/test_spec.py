@@ -130,6 +130,8 @@ def test_combinations_that_cannot_be_are_left_out_with_the_reason(spec_file: Cal
         (SPEC.replace("[P@1, PSP@1]", "[]"), "is empty"),
         (SPEC.replace("[loss=supcon]", "{loss: supcon}"), "a row is a list of overrides (such as [loss=supcon])"),
         ("- a\n- b\n", "a mapping"),
+        ("# Nothing.\nbase: [recipe=unidec]\n", "declares nothing to compare"),
+        (SPEC.replace("columns: pool.eta", "columns: loss.de"), "no key of the grid (known: pool.eta)"),
     ],
 )
 def test_bad_specs_are_refused(spec_file: Callable[[str], str], text: str, message: str) -> None:

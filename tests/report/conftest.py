@@ -16,7 +16,7 @@ def _row(name: str, search: str, at: int) -> dict[str, Any]:
         for metric, values in METRICS.items()
     }
     bands = {"head": {"P@1": 10.0, "PSP@1": 2.0}, "torso": {"P@1": 15.0, "PSP@1": 8.0}, "tail": {"P@1": 5.0}}
-    return {"name": name, "column": "", "search": search, "metrics": metrics, "bands": bands}
+    return {"name": name, "column": "", "search": search, "metrics": metrics, "bands": bands, "target": None}
 
 
 def _group(name: str, at: int) -> dict[str, Any]:
@@ -51,6 +51,7 @@ def document() -> dict[str, Any]:
         "measures": ["train", "memory"],
         "target": ["P@1", 30.0],
         "budget": "steps",
+        "columns": "",
         "seeds": [0, 1],
         "data": [{"name": "tiny", "sha256": "0", "train": 1262, "test": 399, "labels": 922}],
         "environment": {"python": "3.11", "packages": {"torch": "2"}},

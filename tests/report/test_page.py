@@ -34,6 +34,7 @@ const metric = document.querySelector('select[data-key="metric"]');
 metric.value = "PSP@1";
 metric.dispatchEvent(new Event("change"));
 seen.secondChart = document.querySelector("#bands svg").getAttribute("aria-label");
+seen.verdict = document.querySelector("#verdict").textContent;
 seen.heads = [...document.querySelectorAll("#heads th, #heads td")].map(cell => cell.textContent);
 seen.sections = [...document.querySelectorAll("main section")].filter(s => !s.hidden).map(s => s.id);
 seen.bold = document.querySelectorAll("#table td.best").length;
@@ -87,6 +88,7 @@ def test_in_a_browser_tables_sort_and_metrics_switch_without_an_error(document: 
     assert seen["secondChart"] == "PSP@1 by label frequency"
     assert seen["bold"] == 4
     assert seen["injected"] == 0
+    assert seen["verdict"] == "A & B is better than every other row."
     assert seen["heads"][:4] == ["row", "clf less de", "A & B", "-1.00 (-1.75 to -0.50; p = 0.010)"]
     everything = "results differences heads curves costs tradeoff bands pools config missing environment"
     assert " ".join(seen["sections"]) == everything

@@ -28,12 +28,32 @@ def test_the_first_entry_is_the_metric_and_the_rest_are_ratios_of_drawn_sums() -
     assert values["a"].shape == (6, 1)
     expected = [100 * found.sum() / best.sum(), 100 * found[::-1].sum() / best.sum()]
     assert values["a"][0, 0] == pytest.approx(np.mean(expected))
-    draws = np.random.default_rng(3)
+    draws, seeds = np.random.default_rng(3), np.random.default_rng([3, 0]).integers(2, size=(5, 2))
+    assert len(np.unique(seeds[:, 0] + seeds[:, 1])) > 1
     for entry in range(1, 6):
         chosen = draws.integers(30, size=30)
         by_hand = [100 * sum(f[i] for i in chosen) / sum(best[i] for i in chosen) for f in (found, found[::-1])]
-        assert values["a"][entry, 0] == pytest.approx(np.mean(by_hand))
+        assert values["a"][entry, 0] == pytest.approx(np.mean([by_hand[seed] for seed in seeds[entry - 1]]))
         assert values["b"][entry, 0] == pytest.approx(by_hand[1])
+
+
+def test_intervals_hold_what_other_seeds_would_change() -> None:
+    rng = np.random.default_rng(4)
+    a, b = ([points(rng.random(4000) < level) for level in levels] for levels in ((0.4, 0.5, 0.6), (0.45, 0.46, 0.47)))
+    assert between(a[1:2], b[:1], draws=500).p < 0.05
+    found = between(a, b, draws=500)
+    assert found.high - found.low > 10  # percent; of the queries alone it would be 3
+    assert found.p > 0.05
+
+
+def test_searches_of_the_same_runs_share_their_seeds() -> None:
+    rng = np.random.default_rng(5)
+    levels = (0.3, 0.5, 0.7)
+    a = [points(rng.random(4000) < level) for level in levels]
+    b = [points(some.found_GM[:, 0] * (rng.random(4000) < 0.9)) for some in a]
+    apart, together = (drawn({"a": a, "b": b}, 500, same_runs=same) for same in (False, True))
+    spread = [np.std(values["a"][1:] - values["b"][1:]) for values in (apart, together)]
+    assert spread[1] < spread[0] / 4
 
 
 def test_rows_of_other_queries_are_refused() -> None:

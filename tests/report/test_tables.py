@@ -23,6 +23,26 @@ def test_terminal(document: dict[str, Any]) -> None:
     assert "Budget: not the same, 3 to 4 epochs." in " ".join(text.split())
 
 
+def test_what_a_target_of_a_search_took_stands_in_its_line(document: dict[str, Any]) -> None:
+    document["measures"] = ["target"]
+    document["rows"][0]["target"] = {"mean": 3.0, "sd": None, "values": [3.0]}
+    table = [line for line in markdown(document).splitlines() if line.startswith("|")]
+    assert [line.split("|")[-2].strip() for line in table[2:]] == ["3.0", "–", "–", "–"]
+
+
+def test_columns_are_named_by_their_key(document: dict[str, Any]) -> None:
+    document["columns"] = "pool.beta"
+    for part in (*document["rows"], *document["groups"]):
+        part["column"] = "3"
+    assert markdown(document).splitlines()[2].startswith("| row | pool.beta | search |")
+
+
+def test_rows_with_fewer_seeds_are_named_where_cells_failed(document: dict[str, Any]) -> None:
+    document["groups"][0]["seeds"] = [0]
+    assert "\nA & B: 1 of 2 seeds\n" in markdown(document)
+    assert "% A & B: 1 of 2 seeds" in latex(document)
+
+
 def test_markdown_marks_the_best_and_keeps_its_columns(document: dict[str, Any]) -> None:
     lines = markdown(document).splitlines()
     table = [line for line in lines if line.startswith("|")]

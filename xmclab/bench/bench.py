@@ -56,6 +56,7 @@ def run_bench(spec: Spec, registry: Registry, cells: Path, console: Console, at_
             {"name": each.cell.row, "column": each.cell.column, "seed": each.cell.seed, "reason": each.reason}
             for each in (*refused, *failures)
         ],
+        spec.columns,
     )
     return Result(compare(_groups(jobs), wanted), failures)
 

@@ -26,7 +26,7 @@ INTERRUPTED = 130
 def run_jobs(jobs: Sequence[Job], at_once: int, console: Console) -> list[LeftOut]:
     """Run what is not done yet, so many at once, which share the cores; a failure is noted, the others go on."""
     waiting = [job for job in jobs if not job.done]
-    threads = max(1, (os.cpu_count() or 1) // at_once)
+    threads = max(1, _cores() // at_once)
     failures: list[LeftOut] = []
     with (
         GridView(jobs, console) as view,
@@ -43,6 +43,13 @@ def run_jobs(jobs: Sequence[Job], at_once: int, console: Console) -> list[LeftOu
                 view.ended(job, failure.reason if failure else "")
             view.update()
     return failures
+
+
+def _cores() -> int:
+    """Those that this process may use, or fewer if OMP_NUM_THREADS says so."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(wanted)) if wanted.isdecimal() and int(wanted) else cores
 
 
 Launch = Callable[[Sequence[str], Path], int]

@@ -7,7 +7,7 @@ rows:                                     named variants: overrides of their own
 grid:                                     every combination of these values
   seed: [0, 1, 2]
   pool.eta: [0, 6]
-columns: pool.eta                         a key of the grid whose values stand side by side
+columns: pool.eta                         a key of the grid whose values are kept apart: rows are compared within each
 searches: [de, clf, de+clf]
 metrics: [P@1, P@5, PSP@1, PSP@5]
 measures: [train, memory, pool]           what is shown beside the metrics, of `xmclab.report.runs.MEASURES`
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Literal
 
 from xmclab.errors import ConfigError, Problem, did_you_mean
 from xmclab.recipes import Entry, is_file_name, read_recipe, summary
-from xmclab.report.runs import MEASURES
+from xmclab.report.runs import MEASURES, TARGET
 
 if TYPE_CHECKING:
     from xmclab.config import Config
@@ -110,7 +110,7 @@ def load_spec(name: str, overrides: Sequence[str]) -> Spec:
     """
     named = named_specs()
     if not is_file_name(name) and name not in named:
-        hint = f"{did_you_mean(name, named)}; a file of your own: ./{name}.yaml"
+        hint = f"{did_you_mean(name, named)} A file of your own: ./{name}.yaml"
         raise ConfigError(Problem("", f"unknown spec {name!r}", hint))
     return _Reader(Path(name) if is_file_name(name) else named[name], overrides).spec()
 
@@ -234,8 +234,10 @@ class _Reader:
             target=self._target(),
             budget="time" if self._names("budget", BUDGETS, ("steps",)) == ("time",) else "steps",
         )
-        if "target" in spec.measures and spec.target is None:
-            spec = replace(spec, measures=tuple(name for name in spec.measures if name != "target"))
+        if not self.rows and set(self.grid) == {SEED}:
+            self.problems.append(Problem(str(self.path), "declares nothing to compare", "give it rows, or a grid"))
+        if TARGET in spec.measures and spec.target is None:
+            spec = replace(spec, measures=tuple(name for name in spec.measures if name != TARGET))
         if self.problems:
             raise ConfigError(*self.problems)
         return spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ import typer
 
 from xmclab.cli.common import Json, note, print_json
 
+TERMINATED = 143
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where the report is written.")]
 
 
@@ -35,6 +37,7 @@ def bench(
     from xmclab.bench.bench import run_bench
     from xmclab.bench.spec import load_spec, named_specs, resolve_cells
     from xmclab.cli import show
+    from xmclab.data import open_data
     from xmclab.errors import ConfigError, Problem
     from xmclab.plugins import default_registry
     from xmclab.report.files import write_report
@@ -50,11 +53,14 @@ def bench(
     registry = default_registry()
     if dry_run:
         found, refused = resolve_cells(declared, registry)
+        for settings in {config.settings.data for _, config in found}:
+            open_data(settings, registry)  # one that is not there is told now
         for cell, _ in found:
             print(f"{cell.row}{cell.column and ', ' + cell.column}, seed {cell.seed}: {' '.join(cell.overrides)}")
         for refusal in refused:
             note(f"left out: {refusal.cell.row}, seed {refusal.cell.seed}: {refusal.reason}")
         return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # not at once: its runs are ended with it
     result = run_bench(declared, registry, cells, Console(file=sys.stderr), jobs)
     paths = write_report(result.document, out or Path("runs") / f"bench-{declared.name}")
     if as_json:

@@ -1,9 +1,9 @@
 """The document that all reports are made from: rows of runs, their numbers, and which differences are real.
 
-{"name", "title", "metrics", "searches", "measures", "target", "budget", "seeds",
+{"name", "title", "metrics", "searches", "measures", "target", "budget", "columns", "seeds",
  "data":     [{"name", "sha256", "train", "test", "labels"}],      one, unless runs of several are shown
  "environment",                                                    of the first run
- "rows":     [{"name", "column", "search", "metrics": {P@1: {"mean", "sd", "values", "best"}}, "bands"}],
+ "rows":     [{"name", "column", "search", "metrics": {P@1: {"mean", "sd", "values", "best"}}, "bands", "target"}],
  "groups":   [{"name", "column", "seeds", "epochs", "state", "measures", "curves", "pool", "differs"}],   all searches
  "tests":    [{"search", "column", "metric", "a", "b", "value", "low", "high", "p"}],      a, b: rows of a search
  "heads":    [{"name", "column", "metric", "a", "b", "value", "low", "high", "p"}],        a, b: searches of a row
@@ -49,16 +49,12 @@ class Wanted:
     target: tuple[str, float] | None = None
     budget: str = "steps"
     left_out: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    columns: str = ""  # the key whose values are the columns
 
 
 def compare(groups: Sequence[Group], wanted: Wanted) -> Document:
     """The comparison of these groups."""
-    rows = [
-        row
-        for group in groups
-        for search in wanted.searches
-        if (row := _row(group, search, wanted.metrics)) is not None
-    ]
+    rows = [row for group in groups for search in wanted.searches if (row := _row(group, search, wanted)) is not None]
     tests = list(_tests(groups, wanted))
     _mark_best(rows, tests, wanted.metrics)
     return {
@@ -69,6 +65,7 @@ def compare(groups: Sequence[Group], wanted: Wanted) -> Document:
         "measures": list(wanted.measures),
         "target": list(wanted.target) if wanted.target else None,
         "budget": wanted.budget,
+        "columns": wanted.columns,
         "seeds": sorted({run.seed for group in groups for run in group.runs}),
         "data": list(_data_of(groups).values()),
         "environment": next((run.environment for group in groups for run in group.runs if run.environment), {}),
@@ -97,21 +94,24 @@ def summary_of(values: Sequence[float]) -> dict[str, Any]:
     }
 
 
-def _row(group: Group, search: str, metrics: Sequence[str]) -> dict[str, Any] | None:
+def _row(group: Group, search: str, wanted: Wanted) -> dict[str, Any] | None:
     runs = [run for run in group.runs if search in run.metrics]
     if not runs:
         return None
     shown = {
         metric: {**summary_of([run.metrics[search][metric] for run in runs]), "best": False}
-        for metric in metrics
+        for metric in wanted.metrics
         if all(metric in run.metrics[search] for run in runs)
     }
+    seconds = [run.seconds_to(search, *wanted.target) for run in runs] if wanted.target else []
+    reached = [value for value in seconds if value is not None]
     return {
         "name": group.name,
         "column": group.column,
         "search": search,
         "metrics": shown,
-        "bands": _bands(runs, search, metrics),
+        "bands": _bands(runs, search, wanted.metrics),
+        "target": summary_of(reached) if reached and len(reached) == len(runs) else None,
     }
 
 
@@ -131,7 +131,7 @@ def _bands(runs: Sequence[Run], search: str, metrics: Sequence[str]) -> dict[str
 def _group(group: Group, wanted: Wanted, differing: Mapping[str, Any]) -> dict[str, Any]:
     measures = {}
     for name in wanted.measures:
-        values = [value for run in group.runs if (value := run.measure(name, wanted.target)) is not None]
+        values = [value for run in group.runs if (value := run.measure(name)) is not None]
         measures[name] = summary_of(values) if values else None
     return {
         "name": group.name,
@@ -182,7 +182,7 @@ def _tests(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:
             beside = [group for group in groups if group.column == column]
             if len(_data_of(beside)) == 1:
                 points = {group.name: _points(group, search, wanted.metrics) for group in beside}
-                for found in _differences(points):
+                for found in _differences(points, same_runs=False):
                     yield {"search": search, "column": column, **found}
 
 
@@ -190,18 +190,18 @@ def _heads(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:
     """Every pair of searches of a row in every metric."""
     for group in groups:
         points = {search: _points(group, search, wanted.metrics) for search in wanted.searches}
-        for found in _differences(points):
+        for found in _differences(points, same_runs=True):
             yield {"name": group.name, "column": group.column, **found}
 
 
-def _differences(points: Mapping[str, Sequence[Points]]) -> Iterable[dict[str, Any]]:
+def _differences(points: Mapping[str, Sequence[Points]], same_runs: bool) -> Iterable[dict[str, Any]]:
     """Every pair of those that have points, in every metric, on the same draws of test queries."""
     rows = {name: some for name, some in points.items() if some}
     shapes = {(each.metrics, each.found_GM.shape) for some in rows.values() for each in some}
     if len(rows) < 2 or len(shapes) != 1:
         return
     ((metrics, _),) = shapes
-    values, p_values = drawn(rows), flipped(rows)
+    values, p_values = drawn(rows, same_runs=same_runs), flipped(rows)
     for index, metric in enumerate(metrics):
         for a, b in itertools.combinations(rows, 2):
             found = difference(values[a][:, index], values[b][:, index], p_values[a, b][index])
@@ -214,14 +214,17 @@ def _points(group: Group, search: str, metrics: Sequence[str]) -> list[Points]:
 
 
 def _mark_best(rows: Sequence[dict[str, Any]], tests: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> None:
-    """Mark the best row of a column, search and metric, if it differs from every other row of them."""
+    """Mark the best row of a column, search and metric, if it differs from every other row of them.
+
+    Not of rows with a single seed: nothing tells what another one would have changed.
+    """
     rivals: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         rivals[row["column"], row["search"]].append(row)
     for (column, search), some in rivals.items():
         for metric in metrics:
             shown = [row for row in some if metric in row["metrics"]]
-            if len(shown) < 2:
+            if len(shown) < 2 or any(row["metrics"][metric]["sd"] is None for row in shown):
                 continue
             best = max(shown, key=lambda row: row["metrics"][metric]["mean"])
             ours = [

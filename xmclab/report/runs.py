@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from xmclab.errors import DataError, Problem
 from xmclab.report.statistics import Points
 
 Record = Mapping[str, Any]
+SILENT = 600.0  # seconds without a word after which a run may have been stopped
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,10 @@ class Measure:
     axis: str  # of a chart
 
 
+TARGET = "target"
 MEASURES = {
     "train": Measure("train s", "training, s"),
-    "target": Measure("s to target", "time to target, s"),
+    TARGET: Measure("s to target", "time to target, s"),
     "memory": Measure("MiB", "peak memory, MiB"),  # of the process, on a GPU of the device
     "queries": Measure("queries", "queries of a batch"),
     "pool": Measure("pool", "labels of a pool"),
@@ -60,13 +63,18 @@ class Run:
 
     @property
     def state(self) -> str:
-        """`finished`, `training`, or how it failed."""
+        """`finished`, `training`, `unfinished` (stopped, or very slow), or how it failed."""
         if self.document is not None:
             return "finished"
         last = self.records[-1] if self.records else {}
         if last.get("event") == "end" and last["error"]:
             return f"failed after epoch {self.epochs_done} ({last['error']}: {last['message']})"
-        return f"training, {self.epochs_done} of {self.config['epochs']} epochs done"
+        done = f"{self.epochs_done} of {self.config['epochs']} epochs done"
+        file = self.folder / RECORDS
+        silent = time.time() - file.stat().st_mtime if file.is_file() else 0.0
+        if silent < SILENT:
+            return f"training, {done}"
+        return f"unfinished, {done}, nothing written for {silent / 60:.0f} minutes"
 
     @property
     def epochs_done(self) -> int:
@@ -98,10 +106,10 @@ class Run:
                 return None
             return Points(tuple(arrays["metrics"].tolist()), arrays[f"found {search}"], arrays["best"])
 
-    def measure(self, name: str, target: tuple[str, float] | None = None) -> float | None:
-        """One of `MEASURES`; None where the run does not tell."""
-        if name == "target":
-            return self._seconds_to(*target) if target else None
+    def measure(self, name: str) -> float | None:
+        """One of `MEASURES` but the target, which each search has of its own; None where the run does not tell."""
+        if name == TARGET:
+            return None
         if name == "epochs":
             return float(self.config["epochs"])
         if name in ("queries", "pool", "positives"):
@@ -114,10 +122,10 @@ class Run:
         peak = memory.get("device_peak") or memory.get("peak")
         return None if peak is None else peak / 2**20
 
-    def _seconds_to(self, metric: str, percent: float) -> float | None:
-        """Seconds of training until an evaluation first reached it in any search."""
+    def seconds_to(self, search: str, metric: str, percent: float) -> float | None:
+        """Seconds of training until an evaluation of a search first reached it; None if none did."""
         for record in self.evaluations:
-            if max((row.get(metric, 0.0) for row in record["metrics"].values()), default=0.0) >= percent:
+            if record["metrics"].get(search, {}).get(metric, 0.0) >= percent:
                 seconds = record.get("seconds")
                 return None if seconds is None else float(seconds)
         return None

@@ -1,13 +1,14 @@
-"""Is a difference real? Means over seeds, and a paired bootstrap over the test queries.
+"""Is a difference real? A paired bootstrap over the test queries and the seeds.
 
 Two rows are compared on the same draws of test queries, which takes out how hard the queries are. A metric of a row is
-the mean over its seeds, so the test says what other test queries would have changed; the deviation over seeds, shown
-beside every mean, says what other seeds would have.
+the mean over its seeds; those are drawn with replacement too, for each row on its own unless the rows are of the same
+runs. So an interval holds what other test queries and other seeds would have changed, the latter as far as a few seeds
+tell; of one seed they tell nothing.
 
-Formula (found_sg, best_g: sums of a metric over the queries of group g with seed s; w ~ Multinomial of a draw; e_g = ±1
-at random, f_g = mean_s found_sg):
-    m(w)  = 100 · mean_s ( sum_g w_g found_sg / sum_g w_g best_g )
-    p_b   = min(1, 2 · min(#{w: m_a(w) <= m_b(w)} + 1, #{w: m_a(w) >= m_b(w)} + 1) / (draws + 1))
+Formula (found_sg, best_g: sums of a metric over the queries of group g with seed s; w ~ Multinomial of a draw, S its
+seeds; e_g = ±1 at random, f_g = mean_s found_sg):
+    m(w,S) = 100 · mean_{s in S} ( sum_g w_g found_sg / sum_g w_g best_g )
+    p_b   = min(1, 2 · min(#{m_a <= m_b} + 1, #{m_a >= m_b} + 1) / (draws + 1)), over the draws of w, S_a and S_b
     p_f   = (#{e: |sum_g e_g (f_ag - f_bg)| >= |sum_g (f_ag - f_bg)|} + 1) / (draws + 1)
     p     = max(p_b, p_f)
 The bootstrap alone is too sure where few queries differ: four of four in favour are p_b = 0.04. Exchanging the rows on
@@ -58,11 +59,14 @@ class Difference:
     p: float
 
 
-def drawn(rows: Mapping[str, Sequence[Points]], draws: int = DRAWS, seed: int = 0) -> dict[str, Floats]:
-    """[draws + 1, M] metrics of each row on the same draws of test queries; the first entry is on all of them.
+def drawn(
+    rows: Mapping[str, Sequence[Points]], draws: int = DRAWS, seed: int = 0, same_runs: bool = False
+) -> dict[str, Floats]:
+    """[draws + 1, M] metrics of each row on the same draws of test queries; the first entry is on all, with all seeds.
 
     Args:
         rows: by name, the points of every seed, of the same metrics and the same test queries.
+        same_runs: the rows are of the same runs, so that seeds are drawn once for all of them.
     """
     every = [points for some in rows.values() for points in some]
     if len({(points.metrics, points.found_GM.shape) for points in every}) != 1:
@@ -78,10 +82,13 @@ def drawn(rows: Mapping[str, Sequence[Points]], draws: int = DRAWS, seed: int = 
     )
     ends = np.cumsum([len(some) for some in rows.values()])
     values_BSM = values_BX.reshape(draws + 1, len(every), width)
-    return {
-        name: values_BSM[:, end - len(some) : end].mean(axis=1)
-        for (name, some), end in zip(rows.items(), ends, strict=True)
-    }
+    metrics: dict[str, Floats] = {}
+    for row, ((name, some), end) in enumerate(zip(rows.items(), ends, strict=True)):
+        of_row_BSM = values_BSM[:, end - len(some) : end]
+        seeds_BS = np.random.default_rng([seed, 0 if same_runs else row]).integers(len(some), size=(draws, len(some)))
+        drawn_BSM = np.take_along_axis(of_row_BSM[1:], seeds_BS[:, :, None], axis=1)
+        metrics[name] = np.concatenate([of_row_BSM[:1].mean(axis=1), drawn_BSM.mean(axis=1)])
+    return metrics
 
 
 def flipped(rows: Mapping[str, Sequence[Points]], draws: int = DRAWS, seed: int = 0) -> dict[tuple[str, str], Floats]:

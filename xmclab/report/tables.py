@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from xmclab.report.document import Document
-from xmclab.report.runs import MEASURES
+from xmclab.report.runs import MEASURES, TARGET
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,14 @@ class Sheet:
 def sheet(document: Document) -> Sheet:
     """The numbers of a comparison: a line for every row, column and search."""
     columns = any(row["column"] for row in document["rows"])
-    labels = ("row", *(("column",) if columns else ()), "search")
+    labels = ("row", *((document["columns"] or "column",) if columns else ()), "search")
     measures = {(group["name"], group["column"]): group["measures"] for group in document["groups"]}
     lines = []
     for row in document["rows"]:
         values = {metric: _value(row["metrics"].get(metric), 2) for metric in document["metrics"]}
         of_group = measures[row["name"], row["column"]]
-        values |= {MEASURES[name].heading: _value(of_group[name], 1) for name in document["measures"]}
+        told = {**of_group, TARGET: row["target"]}
+        values |= {MEASURES[name].heading: _value(told[name], 1) for name in document["measures"]}
         names = (row["name"], *((row["column"],) if columns else ()), row["search"])
         lines.append(Line(names, values))
     return Sheet(labels, (*document["metrics"], *(MEASURES[name].heading for name in document["measures"])), lines)
@@ -76,17 +77,20 @@ def footnote(document: Document) -> str:
     ]
     if len(parts) > 1:
         parts.append("Rows of different data are not tested against each other.")
-    parts.append(f"Mean ± standard deviation over {seeds} seeds." if seeds > 1 else "One seed.")
+    one = "One seed: what another would change is in no interval, so nothing is bold."
+    parts.append(f"Mean ± standard deviation over {seeds} seeds." if seeds > 1 else one)
     if any(value["best"] for row in document["rows"] for value in row["metrics"].values()):
-        parts.append("Bold or *: better than every other row of its search (paired tests, Holm, p < 0.05).")
+        rivals = "every other row of its search"
+        rivals += " that finished" if document["left_out"] else ""
+        parts.append(f"Bold or *: better than {rivals} (paired tests, Holm, p < 0.05).")
     epochs = sorted({group["epochs"] for group in document["groups"]})
     if document["budget"] == "time":
-        parts.append("Budget: the same time, epochs chosen for it.")
+        parts.append("Budget: about the same time, epochs chosen after one of each row.")
     elif len(document["groups"]) > 1:
-        same = f"{epochs[0]} epochs each" if len(epochs) == 1 else f"not the same, {epochs[0]} to {epochs[-1]} epochs"
-        parts.append(f"Budget: {same}.")
+        each = "1 epoch each" if epochs == [1] else f"{epochs[0]} epochs each"
+        parts.append(f"Budget: {each if len(epochs) == 1 else f'not the same, {epochs[0]} to {epochs[-1]} epochs'}.")
     if document["target"]:
-        parts.append(f"Target: {document['target'][0]} of {document['target'][1]:g} %.")
+        parts.append(f"Target: {document['target'][0]} of {document['target'][1]:g} %; – if a seed never reached it.")
     return " ".join(parts)
 
 
@@ -114,7 +118,13 @@ def print_document(console: Console, document: Document) -> None:
 def remarks(document: Document) -> list[str]:
     """What is missing from the table, or not final."""
     unfinished = [group for group in document["groups"] if group["state"] != "finished"]
+    most = len(document["seeds"])
+    fewer = [group for group in document["groups"] if len(group["seeds"]) < most and document["left_out"]]
     return [
+        *(
+            f"{', '.join(filter(None, (group['name'], group['column'])))}: {len(group['seeds'])} of {most} seeds"
+            for group in fewer
+        ),
         *(f"{', '.join(filter(None, (group['name'], group['column'])))}: {group['state']}" for group in unfinished),
         *(f"left out: {left_out(missing)}" for missing in document["left_out"]),
     ]
@@ -154,7 +164,8 @@ def latex(document: Document) -> str:
         [
             "\\begin{table}",
             "\\centering",
-            f"\\caption{{{_tex(document['title'])} {_tex(footnote(document))}}}",
+            *(f"% {text}" for text in remarks(document)),
+            f"\\caption{{{_tex(document['title'].rstrip('.'))}. {_tex(footnote(document))}}}",
             f"\\label{{tab:{document['name']}}}",
             f"\\begin{{tabular}}{{{'l' * len(content.labels)}{'r' * len(content.headings)}}}",
             "\\toprule",

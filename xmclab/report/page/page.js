@@ -53,6 +53,8 @@ function number(value, digits = 2) {
 
 const chance = p => p < 0.001 ? "p < 0.001" : `p = ${p.toFixed(3)}`;
 const mean = values => values.reduce((sum, value) => sum + value, 0) / values.length;
+const groupOf = row => report.groups.find(group => group.name === row.name && group.column === row.column);
+const measured = (row, measure) => measure === "target" ? row.target : groupOf(row).measures[measure];
 const rowsShown = () => report.rows.filter(row => row.column === state.column && row.search === state.search);
 const groupsShown = () => report.groups.filter(group => group.column === state.column);
 
@@ -175,7 +177,7 @@ function drawTable() {
     {key: "search", title: "search", of: row => row.search},
     ...report.metrics.map(metric => ({key: metric, title: metric, number: true, of: row => row.metrics[metric]})),
     ...report.measures.map(measure => ({key: measure, title: report.axes[measure], number: true, digits: 1,
-      of: row => report.groups.find(group => group.name === row.name && group.column === row.column).measures[measure]})),
+      of: row => measured(row, measure)})),
   ];
   const rows = [...report.rows];
   if (state.sort !== null) {
@@ -240,8 +242,10 @@ function drawDifferences() {
   });
   const axis = `${state.metric} of ${state.search}, percentage points more than ${state.against}`;
   svg.append(shape("text", {class: "label", x: (left + 900 - right) / 2, y: height - 6, "text-anchor": "middle"}, axis));
-  fill("differences", choice("against", "against", candidates),
-    element("p", {class: "note"}, "Bars: 95 % intervals of a paired bootstrap over the test queries; p: the larger of the bootstrap's and the sign-flip test's, not corrected here."), svg);
+  const best = rowsShown().find(row => (row.metrics[state.metric] || {}).best);
+  const verdict = best ? `${best.name} is better than every other row.` : "No row is better than every other one.";
+  fill("differences", choice("against", "against", candidates), element("p", {class: "note", id: "verdict"}, verdict),
+    element("p", {class: "note"}, "Bars: 95 % intervals of a paired bootstrap over test queries and seeds; p: the larger of the bootstrap's and the sign-flip test's, not corrected here. The verdict and bold numbers are corrected for the rivals of a row."), svg);
 }
 
 function drawHeads() {
@@ -287,7 +291,7 @@ function drawCurves() {
 function drawCosts() {
   const against = measure => {
     const dots = rowsShown().map(row => {
-      const cost = report.groups.find(group => group.name === row.name && group.column === row.column).measures[measure];
+      const cost = measured(row, measure);
       const value = row.metrics[state.metric];
       return cost && value ? {name: row.name, x: cost.mean, y: value.mean} : null;
     }).filter(Boolean);
