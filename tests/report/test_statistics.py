@@ -46,12 +46,12 @@ def test_intervals_hold_what_other_seeds_would_change() -> None:
     assert found.p > 0.05
 
 
-def test_searches_of_the_same_runs_share_their_seeds() -> None:
+def test_rows_of_the_same_seeds_are_compared_seed_by_seed() -> None:
     rng = np.random.default_rng(5)
     levels = (0.3, 0.5, 0.7)
     a = [points(rng.random(4000) < level) for level in levels]
     b = [points(some.found_GM[:, 0] * (rng.random(4000) < 0.9)) for some in a]
-    apart, together = (drawn({"a": a, "b": b}, 500, same_runs=same) for same in (False, True))
+    apart, together = (drawn({"a": a, "b": b}, 500, same_seeds=same) for same in (False, True))
     spread = [np.std(values["a"][1:] - values["b"][1:]) for values in (apart, together)]
     assert spread[1] < spread[0] / 4
 

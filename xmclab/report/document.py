@@ -182,7 +182,8 @@ def _tests(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:
             beside = [group for group in groups if group.column == column]
             if len(_data_of(beside)) == 1:
                 points = {group.name: _points(group, search, wanted.metrics) for group in beside}
-                for found in _differences(points, same_runs=False):
+                seeds = {tuple(run.seed for run in group.runs) for group in beside}
+                for found in _differences(points, same_seeds=len(seeds) == 1):
                     yield {"search": search, "column": column, **found}
 
 
@@ -190,18 +191,18 @@ def _heads(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:
     """Every pair of searches of a row in every metric."""
     for group in groups:
         points = {search: _points(group, search, wanted.metrics) for search in wanted.searches}
-        for found in _differences(points, same_runs=True):
+        for found in _differences(points, same_seeds=True):
             yield {"name": group.name, "column": group.column, **found}
 
 
-def _differences(points: Mapping[str, Sequence[Points]], same_runs: bool) -> Iterable[dict[str, Any]]:
+def _differences(points: Mapping[str, Sequence[Points]], same_seeds: bool) -> Iterable[dict[str, Any]]:
     """Every pair of those that have points, in every metric, on the same draws of test queries."""
     rows = {name: some for name, some in points.items() if some}
     shapes = {(each.metrics, each.found_GM.shape) for some in rows.values() for each in some}
     if len(rows) < 2 or len(shapes) != 1:
         return
     ((metrics, _),) = shapes
-    values, p_values = drawn(rows, same_runs=same_runs), flipped(rows)
+    values, p_values = drawn(rows, same_seeds=same_seeds), flipped(rows)
     for index, metric in enumerate(metrics):
         for a, b in itertools.combinations(rows, 2):
             found = difference(values[a][:, index], values[b][:, index], p_values[a, b][index])

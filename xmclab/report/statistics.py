@@ -1,9 +1,9 @@
 """Is a difference real? A paired bootstrap over the test queries and the seeds.
 
 Two rows are compared on the same draws of test queries, which takes out how hard the queries are. A metric of a row is
-the mean over its seeds; those are drawn with replacement too, for each row on its own unless the rows are of the same
-runs. So an interval holds what other test queries and other seeds would have changed, the latter as far as a few seeds
-tell; of one seed they tell nothing.
+the mean over its seeds; those are drawn with replacement too, the same for rows that have the same ones, since a seed
+gives them the same batches and the same start. So an interval holds what other test queries and other seeds would have
+changed, the latter as far as a few seeds tell; one tells nothing.
 
 Formula (found_sg, best_g: sums of a metric over the queries of group g with seed s; w ~ Multinomial of a draw, S its
 seeds; e_g = ±1 at random, f_g = mean_s found_sg):
@@ -60,13 +60,13 @@ class Difference:
 
 
 def drawn(
-    rows: Mapping[str, Sequence[Points]], draws: int = DRAWS, seed: int = 0, same_runs: bool = False
+    rows: Mapping[str, Sequence[Points]], draws: int = DRAWS, seed: int = 0, same_seeds: bool = False
 ) -> dict[str, Floats]:
     """[draws + 1, M] metrics of each row on the same draws of test queries; the first entry is on all, with all seeds.
 
     Args:
         rows: by name, the points of every seed, of the same metrics and the same test queries.
-        same_runs: the rows are of the same runs, so that seeds are drawn once for all of them.
+        same_seeds: the rows have the same seeds in the same order, so that they are drawn once for all of them.
     """
     every = [points for some in rows.values() for points in some]
     if len({(points.metrics, points.found_GM.shape) for points in every}) != 1:
@@ -85,7 +85,7 @@ def drawn(
     metrics: dict[str, Floats] = {}
     for row, ((name, some), end) in enumerate(zip(rows.items(), ends, strict=True)):
         of_row_BSM = values_BSM[:, end - len(some) : end]
-        seeds_BS = np.random.default_rng([seed, 0 if same_runs else row]).integers(len(some), size=(draws, len(some)))
+        seeds_BS = np.random.default_rng([seed, 0 if same_seeds else row]).integers(len(some), size=(draws, len(some)))
         drawn_BSM = np.take_along_axis(of_row_BSM[1:], seeds_BS[:, :, None], axis=1)
         metrics[name] = np.concatenate([of_row_BSM[:1].mean(axis=1), drawn_BSM.mean(axis=1)])
     return metrics
