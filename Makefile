@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: run test lint install bench-quality bench-speed bench-data bench-pml clean
+.PHONY: run test lint install bench-quality bench-speed bench-data bench-pml bench-results clean
 
 run: install  ## train UniDEC on the embedded data and print its table
 	$(BIN)/xmclab run recipe=unidec loss.clf=ds+bce
@@ -33,6 +33,20 @@ bench-data: install  ## reading and tokenising 2 million texts, first and cached
 
 bench-pml: install  ## cost of the losses of pytorch-metric-learning: benchmarks/pml/results.md
 	$(BIN)/python benchmarks/pml/cost.py
+
+RESULTS := benchmarks/results
+BENCH := $(BIN)/xmclab bench
+MINILM := data=runs/languages encoder=hf encoder.model=minilm head.de.dim=384 head.clf.dim=384 \
+	sampler.batch_size=256 refresh_every=1 seed=0
+bench-results: install  ## the comparisons of docs/comparisons.md: hours; a second run only makes the reports again
+	for spec in losses symmetric hard_negatives; do $(BENCH) $$spec epochs=6 --jobs 2 --out $(RESULTS)/$$spec || exit 1; done
+	$(BENCH) reductions epochs=4 refresh_every=2 --jobs 2 --out $(RESULTS)/reductions
+	$(BENCH) pool epochs=2 refresh_every=1 --jobs 2 --out $(RESULTS)/pool
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,minilm]"
+	$(BIN)/python $(RESULTS)/subset.py runs/languages
+	$(BENCH) losses $(MINILM) epochs=2 --jobs 2 --out $(RESULTS)/losses-minilm
+	$(BENCH) reductions $(MINILM) epochs=2 target=P@1=30 --jobs 2 --out $(RESULTS)/reductions-minilm
+	$(BIN)/python $(RESULTS)/claims.py
 
 install: $(INSTALLED)
 

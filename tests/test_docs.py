@@ -250,11 +250,36 @@ def test_every_page_is_linked_from_the_readme() -> None:
     assert all(f"(docs/{page.name})" in readme for page in PAGES[1:])
 
 
-def table(page: str, mark: str) -> tuple[list[str], list[list[str]]]:
-    """(titles, rows) of the table between the marks `<!-- mark -->` and `<!-- /mark -->`; backticks are left out."""
+COMPARISONS = (*("reductions", "losses", "hard_negatives", "symmetric", "pool"),)
+MEASURED = [
+    ("performance.md", "speed", "speed/results.md"),
+    ("results.md", "quality", "quality/debian.md"),
+    ("comparisons.md", "claims", "results/claims.md"),
+    *(("comparisons.md", name, f"results/{name}/table.md") for name in COMPARISONS),
+]
+
+
+@pytest.mark.parametrize(("page", "mark", "file"), MEASURED)
+def test_tables_of_what_was_measured_are_those_that_are_committed(page: str, mark: str, file: str) -> None:
+    committed = (ROOT / "benchmarks" / file).read_text(encoding="utf-8")
+    assert lines_of_table(page, mark) == [line for line in committed.splitlines() if line.startswith("|")]
+
+
+def lines_of_table(page: str, mark: str) -> list[str]:
+    """What is between the marks `<!-- mark -->` and `<!-- /mark -->`."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    inside = text.partition(f"<!-- {mark} -->")[2].partition(f"<!-- /{mark} -->")[0]
-    split = [re.split(r"(?<!\\)\|", line)[1:-1] for line in inside.strip().splitlines()]
+    return text.partition(f"<!-- {mark} -->")[2].partition(f"<!-- /{mark} -->")[0].strip().splitlines()
+
+
+def test_the_claims_are_those_of_the_committed_comparisons() -> None:
+    claims = runpy.run_path(str(ROOT / "benchmarks" / "results" / "claims.py"))
+    committed = (ROOT / "benchmarks" / "results" / "claims.md").read_text(encoding="utf-8")
+    assert claims["table"](claims["documents"]()) == committed
+
+
+def table(page: str, mark: str) -> tuple[list[str], list[list[str]]]:
+    """(titles, rows) of a table between marks; backticks are left out."""
+    split = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines_of_table(page, mark)]
     titles, _, *rows = [[cell.strip().strip("`").replace("\\|", "|") for cell in line] for line in split]
     return titles, rows
 

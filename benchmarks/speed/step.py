@@ -159,6 +159,22 @@ class Step:
         return steps
 
 
+def bare_products(step: Step) -> Callable[[], None]:
+    """The products that the heads cannot do without: linear layers and scores, forward and backward."""
+    x_QD, x_PD = torch.randn(len(step.batch.rows_Q), step.width), torch.randn(len(step.batch.labels_P), step.width)
+    w_DD = torch.randn(step.width, step.width)
+
+    def run() -> None:
+        for x_BD in (x_QD, x_PD, x_QD):  # the dual encoder's two sides, the classifier's queries
+            y_BD = x_BD @ w_DD.T
+            y_BD @ w_DD, y_BD.T @ x_BD
+        for _ in range(2):
+            s_QP = x_QD @ x_PD.T
+            s_QP @ x_PD, s_QP.T @ x_QD
+
+    return run
+
+
 def overhead(step: Step, bound: float, repeats: int) -> Row:
     """What the parts of a step beyond the encoder add to it, in the same steps."""
     step.ours()
@@ -170,7 +186,9 @@ def overhead(step: Step, bound: float, repeats: int) -> Row:
     whole = profile.seconds["step"] / repeats
     encoder = (profile.seconds["encode forward"] + profile.seconds["encode backward"]) / repeats
     what = f"overhead beyond the encoder: {step.shape}"
-    return Row(9, what, f"{whole:.2f} s a step", f"its encoder {encoder:.2f} s", whole / encoder - 1, bound)
+    bare = interleaved({"bare": bare_products(step)}, 5)["bare"]
+    beside = f"its encoder {encoder:.2f} s; bare products of the heads {bare:.3f} s ({100 * bare / encoder:.2g} %)"
+    return Row(9, what, f"{whole:.2f} s a step", beside, whole / encoder - 1, bound)
 
 
 def beside_peers(step: Step, least: float, repeats: int) -> list[Row]:
