@@ -110,7 +110,8 @@ def load_spec(name: str, overrides: Sequence[str]) -> Spec:
     """
     named = named_specs()
     if not is_file_name(name) and name not in named:
-        hint = f"{did_you_mean(name, named)} A file of your own: ./{name}.yaml"
+        meant = did_you_mean(name, named)
+        hint = f"{meant}{'' if meant.endswith('?') else ';'} a file of your own: ./{name}.yaml"
         raise ConfigError(Problem("", f"unknown spec {name!r}", hint))
     return _Reader(Path(name) if is_file_name(name) else named[name], overrides).spec()
 

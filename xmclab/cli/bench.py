@@ -60,8 +60,11 @@ def bench(
         for refusal in refused:
             note(f"left out: {refusal.cell.row}, seed {refusal.cell.seed}: {refusal.reason}")
         return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # not at once: its runs are ended with it
-    result = run_bench(declared, registry, cells, Console(file=sys.stderr), jobs)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # not at once: its runs are ended with it
+    try:
+        result = run_bench(declared, registry, cells, Console(file=sys.stderr), jobs)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     paths = write_report(result.document, out or Path("runs") / f"bench-{declared.name}")
     if as_json:
         print_json(result.document)

@@ -121,13 +121,14 @@ def remarks(document: Document) -> list[str]:
     most = len(document["seeds"])
     fewer = [group for group in document["groups"] if len(group["seeds"]) < most and document["left_out"]]
     return [
-        *(
-            f"{', '.join(filter(None, (group['name'], group['column'])))}: {len(group['seeds'])} of {most} seeds"
-            for group in fewer
-        ),
-        *(f"{', '.join(filter(None, (group['name'], group['column'])))}: {group['state']}" for group in unfinished),
+        *(f"{_place(group)}: {len(group['seeds'])} of {most} seeds" for group in fewer),
+        *(f"{_place(group)}: {group['state']}" for group in unfinished),
         *(f"left out: {left_out(missing)}" for missing in document["left_out"]),
     ]
+
+
+def _place(group: Mapping[str, Any]) -> str:
+    return ", ".join(filter(None, (group["name"], group["column"])))
 
 
 def left_out(missing: Mapping[str, Any]) -> str:
@@ -164,7 +165,7 @@ def latex(document: Document) -> str:
         [
             "\\begin{table}",
             "\\centering",
-            *(f"% {text}" for text in remarks(document)),
+            *(f"% {' '.join(text.split())}" for text in remarks(document)),
             f"\\caption{{{_tex(document['title'].rstrip('.'))}. {_tex(footnote(document))}}}",
             f"\\label{{tab:{document['name']}}}",
             f"\\begin{{tabular}}{{{'l' * len(content.labels)}{'r' * len(content.headings)}}}",
