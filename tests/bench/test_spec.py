@@ -71,6 +71,17 @@ def test_overrides_replace_the_grid_the_shown_and_the_base(spec_file: Callable[[
     assert next(spec.cells()).overrides[:4] == ("recipe=unidec", "data=tiny", "epochs=2", "data=debian")
 
 
+@pytest.mark.parametrize(
+    ("override", "rows"),
+    [("loss.de=ds", "'SC; SC', '0.5 DS'"), ("loss=bce", "'SC; SC', '0.5 DS', 'Large'"), ("sampler=random", "'Large'")],
+)
+def test_what_rows_set_themselves_is_told(spec_file: Callable[[str], str], override: str, rows: str) -> None:
+    path = spec_file(SPEC.replace("grid:", "  Large: [sampler=cluster, loss.clf=bce]\ngrid:"))
+    assert load_spec(path, [override, "epochs=2", "sampler.batch_size=8"]).notes == (
+        f"{override}: not for {rows}, which set it themselves",
+    )
+
+
 def test_commas_in_brackets_do_not_split() -> None:
     assert split_list("ds, supcon(temperature=1, weight=2),bce") == ("ds", "supcon(temperature=1, weight=2)", "bce")
 

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Literal
 from xmclab.errors import ConfigError, Problem, did_you_mean
 from xmclab.recipes import Entry, is_file_name, read_recipe, summary
 from xmclab.report.runs import MEASURES, TARGET
+from xmclab.schema import SHORTHANDS
 
 if TYPE_CHECKING:
     from xmclab.config import Config
@@ -79,6 +80,7 @@ class Spec:
     measures: tuple[str, ...]
     target: tuple[str, float] | None
     budget: Literal["steps", "time"]
+    notes: tuple[str, ...] = ()  # what was typed in vain
 
     def cells(self) -> Iterator[Cell]:
         """Every combination, rows outermost and seeds innermost."""
@@ -175,6 +177,7 @@ class _Reader:
         self.rows: dict[str, tuple[str, ...]] = {}
         self.grid: dict[str, tuple[str, ...]] = {}
         self.values: dict[str, tuple[Entry, tuple[str, ...]]] = {}
+        self.notes: list[str] = []
         for entry in read_recipe(path):
             self._take(entry)
         for text in overrides:
@@ -208,6 +211,9 @@ class _Reader:
             self.values[key] = Entry(key, value, "override", key), split_list(value)
         else:
             self.base.append(text)
+            deaf = [row for row, overrides in self.rows.items() if any(_sets(other, key) for other in overrides)]
+            if deaf:
+                self.notes.append(f"{text}: not for {', '.join(map(repr, deaf))}, which set it themselves")
 
     def spec(self) -> Spec:
         columns = self._one("columns", "")
@@ -234,6 +240,7 @@ class _Reader:
             measures=self._names("measures", MEASURES, ("train", "memory")),
             target=self._target(),
             budget="time" if self._names("budget", BUDGETS, ("steps",)) == ("time",) else "steps",
+            notes=tuple(self.notes),
         )
         if not self.rows and set(self.grid) == {SEED}:
             self.problems.append(Problem(str(self.path), "declares nothing to compare", "give it rows, or a grid"))
@@ -278,6 +285,12 @@ def _as_list(entry: Entry) -> tuple[str, ...]:
     if entry.value is None:
         return ()
     return (entry.value,) if isinstance(entry.value, str) else tuple(entry.value)
+
+
+def _sets(override: str, key: str) -> bool:
+    """Whether an override sets the key, or what it stands for (`loss` stands for loss.de and loss.clf)."""
+    other = override.partition("=")[0]
+    return other == key or other in SHORTHANDS.get(key, ()) or key in SHORTHANDS.get(other, ())
 
 
 def split_list(text: str) -> tuple[str, ...]:

@@ -50,6 +50,8 @@ def bench(
     if not spec:
         raise ConfigError(Problem("", "which comparison?", "name a spec (xmclab bench --list) or a YAML file"))
     declared = load_spec(spec, overrides or [])
+    for text in declared.notes:
+        note(text)
     registry = default_registry()
     if dry_run:
         found, refused = resolve_cells(declared, registry)
