@@ -250,7 +250,10 @@ def test_every_page_is_linked_from_the_readme() -> None:
     assert all(f"(docs/{page.name})" in readme for page in PAGES[1:])
 
 
-COMPARISONS = (*("reductions", "losses", "hard_negatives", "symmetric", "pool"),)
+COMPARISONS = (
+    *("reductions", "losses", "hard_negatives", "symmetric", "pool"),
+    *("reductions-minilm", "losses-minilm"),
+)
 MEASURED = [
     ("performance.md", "speed", "speed/results.md"),
     ("results.md", "quality", "quality/debian.md"),
