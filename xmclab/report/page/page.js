@@ -69,6 +69,10 @@ function ticks(low, high, count = 5) {
 
 // Charts
 
+// Names are cut in the middle: rows of a grid begin alike.
+const LONGEST = 44;
+const shortened = name => name.length > LONGEST ? `${name.slice(0, LONGEST / 2)}…${name.slice(1 - LONGEST / 2)}` : name;
+const nameRoom = rows => Math.max(120, 24 + 6.8 * Math.max(...rows.map(row => shortened(row.name).length)));
 const WIDTH = 540, HEIGHT = 300, LEFT = 58, RIGHT = 16, TOP = 12, BOTTOM = 44;
 
 function frame(points, xLabel, yLabel, {zeroY = false} = {}) {
@@ -88,7 +92,7 @@ function frame(points, xLabel, yLabel, {zeroY = false} = {}) {
     svg.append(shape("line", {class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(tick), y2: y(tick)}));
     svg.append(shape("text", {x: LEFT - 8, y: y(tick) + 4, "text-anchor": "end"}, label(tick)));
   }
-  for (const tick of ticks(x0, x1, 6)) {
+  for (const tick of ticks(x0, x1, 6).filter(tick => xLabel !== "epoch" || Number.isInteger(tick))) {
     svg.append(shape("line", {class: "axis", x1: x(tick), x2: x(tick), y1: HEIGHT - BOTTOM, y2: HEIGHT - BOTTOM + 4}));
     svg.append(shape("text", {x: x(tick), y: HEIGHT - BOTTOM + 18, "text-anchor": "middle"}, label(tick)));
   }
@@ -221,7 +225,7 @@ function drawDifferences() {
     ? {name: test.a, value: test.value, low: test.low, high: test.high, p: test.p}
     : {name: test.b, value: -test.value, low: -test.high, high: -test.low, p: test.p});
   found.sort((a, b) => b.value - a.value);
-  const height = 34 * found.length + 52, left = 210, right = 120;
+  const height = 34 * found.length + 52, left = nameRoom(found), right = 120;
   const low = Math.min(0, ...found.map(row => row.low)), high = Math.max(0, ...found.map(row => row.high));
   const room = (high - low || 1) * 0.05;
   const x = value => left + (value - low + room) / (high - low + 2 * room) * (900 - left - right);
@@ -233,8 +237,7 @@ function drawDifferences() {
   svg.append(shape("line", {class: "zero", x1: x(0), x2: x(0), y1: 4, y2: height - 44}));
   found.forEach((row, at) => {
     const y = 22 + 34 * at;
-    const text = row.name.length > 30 ? row.name.slice(0, 29) + "…" : row.name;
-    svg.append(shape("text", {class: "label", x: left - 12, y: y + 4, "text-anchor": "end"}, text));
+    svg.append(shape("text", {class: "label", x: left - 12, y: y + 4, "text-anchor": "end"}, shortened(row.name)));
     svg.append(shape("line", {x1: x(row.low), x2: x(row.high), y1: y, y2: y, stroke: colour(row.name), "stroke-width": 3}));
     const dot = shape("circle", {cx: x(row.value), cy: y, r: 6, fill: colour(row.name)});
     svg.append(tipped(dot, `${row.name} less ${state.against}\n${number(row.value)} (${number(row.low)} to ${number(row.high)})`));
@@ -318,7 +321,7 @@ function drawBands() {
   if (!rows.length) return fill("bands");
   const total = row => Object.values(row.bands).reduce((sum, band) => sum + (band[state.metric] || 0), 0);
   const highest = Math.max(...rows.map(total)) || 1;
-  const left = 210, right = 70, height = 32 * rows.length + 44;
+  const left = nameRoom(rows), right = 70, height = 32 * rows.length + 44;
   const x = value => left + value / highest * (900 - left - right);
   const svg = shape("svg", {viewBox: `0 0 900 ${height}`, role: "img", "aria-label": `${state.metric} by label frequency`});
   for (const tick of ticks(0, highest, 8)) {
@@ -327,8 +330,7 @@ function drawBands() {
   }
   rows.forEach((row, at) => {
     const y = 4 + 32 * at;
-    const text = row.name.length > 30 ? row.name.slice(0, 29) + "…" : row.name;
-    svg.append(shape("text", {class: "label", x: left - 12, y: y + 16, "text-anchor": "end"}, text));
+    svg.append(shape("text", {class: "label", x: left - 12, y: y + 16, "text-anchor": "end"}, shortened(row.name)));
     let start = 0;
     for (const [band, values] of Object.entries(row.bands)) {
       const value = values[state.metric] || 0;
