@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from xmclab.report.runs import Run
+from xmclab.report.runs import TARGET, Run
 from xmclab.report.statistics import Points, difference, drawn, flipped, holm
 
 SIGNIFICANT = 0.05
@@ -130,7 +130,7 @@ def _bands(runs: Sequence[Run], search: str, metrics: Sequence[str]) -> dict[str
 
 def _group(group: Group, wanted: Wanted, differing: Mapping[str, Any]) -> dict[str, Any]:
     measures = {}
-    for name in wanted.measures:
+    for name in (name for name in wanted.measures if name != TARGET):
         values = [value for run in group.runs if (value := run.measure(name)) is not None]
         measures[name] = summary_of(values) if values else None
     return {

@@ -108,8 +108,6 @@ class Run:
 
     def measure(self, name: str) -> float | None:
         """One of `MEASURES` but the target, which each search has of its own; None where the run does not tell."""
-        if name == TARGET:
-            return None
         if name == "epochs":
             return float(self.config["epochs"])
         if name in ("queries", "pool", "positives"):
