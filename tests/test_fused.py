@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
 import xmclab
-from xmclab import accelerator, closed_form, fused, objectives
+from xmclab import accelerator, closed_form, fused, fused_torch, objectives
 from xmclab.truth import Truth
 
 INF = math.inf
@@ -28,6 +31,16 @@ def small_slices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+by_torch = pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="torch needs a C++ compiler")
+
+
+@pytest.fixture(params=[fused, pytest.param(fused_torch, marks=by_torch)], ids=["numba", "torch"])
+def passes(request: pytest.FixtureRequest) -> ModuleType:
+    """Passes compiled by one or the other."""
+    module: ModuleType = request.param
+    return module
+
+
 def scores(spread: float) -> Tensor:
     """[17, 41] with absent candidates, an anchor of either direction and a slice that have nothing else."""
     s_BP = spread * torch.randn(17, 41, generator=torch.Generator().manual_seed(0))
@@ -37,12 +50,17 @@ def scores(spread: float) -> Tensor:
 
 
 @pytest.mark.parametrize("spread", SCORES.values(), ids=SCORES)
-def test_log_sums(spread: float) -> None:
+def test_log_sums(passes: ModuleType, spread: float) -> None:
     s_BP = scores(spread)
-    *found, near_B = fused.log_sums(s_BP)
-    assert near_B.tolist() == [bool((row_P[row_P > -INF].abs() <= 60).all()) for row_P in s_BP]
+    found = passes.log_sums(s_BP)[:2]
     for log_sum, dim in zip(found, (1, 0), strict=True):
         torch.testing.assert_close(log_sum, s_BP.double().logsumexp(dim=dim).float(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("spread", SCORES.values(), ids=SCORES)
+def test_rows_near_0_are_told_apart(spread: float) -> None:
+    s_BP = scores(spread)
+    assert fused.log_sums(s_BP)[2].tolist() == [bool((row_P[row_P > -INF].abs() <= 60).all()) for row_P in s_BP]
 
 
 def test_there_are_rows_of_either_kind() -> None:
@@ -51,7 +69,7 @@ def test_there_are_rows_of_either_kind() -> None:
 
 @pytest.mark.parametrize("spread", SCORES.values(), ids=SCORES)
 @pytest.mark.parametrize("weight", [None, 0.0, 0.3])
-def test_weights_of_both_directions(spread: float, weight: float | None) -> None:
+def test_weights_of_both_directions(passes: ModuleType, spread: float, weight: float | None) -> None:
     """And the slope of log(1 + exp s) beside them, with its sum."""
     s_BP = scores(spread)
     log_sum_B, log_sum_P = (s_BP.double().logsumexp(dim=dim) for dim in (1, 0))
@@ -60,8 +78,8 @@ def test_weights_of_both_directions(spread: float, weight: float | None) -> None
     slope_B[5] = slope_P[7] = 0  # no negatives, no slope
     slope_B[9:12] = 0
     expected = expected.nan_to_num(0) + (weight or 0) * s_BP.double().sigmoid()
-    found, near_B = s_BP.clone(), fused.log_sums(s_BP)[2]
-    value = fused.weigh_(
+    found, near_B = s_BP.clone(), passes.log_sums(s_BP)[2]
+    value = passes.weigh_(
         found, log_sum_B.float(), slope_B.float(), log_sum_P.float(), slope_P.float(), near_B, softplus=weight
     )
     # An error of the log-sum-exp in the last digit of a large number is one of the exponential.
@@ -73,51 +91,51 @@ def test_weights_of_both_directions(spread: float, weight: float | None) -> None
 
 @pytest.mark.parametrize("spread", SCORES.values(), ids=SCORES)
 @pytest.mark.parametrize("scale", [1.0, 0.25])
-def test_rows_in_blocks(spread: float, scale: float) -> None:
+def test_rows_in_blocks(passes: ModuleType, spread: float, scale: float) -> None:
     s_QL = scores(spread)
     top_Q, sum_Q = torch.full((17,), torch.finfo().min), torch.zeros(17)
     for s_QB in s_QL.split(10, dim=1):
-        fused.add_row_sums(s_QB.contiguous(), scale, top_Q, sum_Q)
+        passes.add_row_sums(s_QB.contiguous(), scale, top_Q, sum_Q)
     expected = (scale * s_QL.double()).logsumexp(dim=1)
     torch.testing.assert_close(top_Q + sum_Q.log(), expected.float(), rtol=1e-6, atol=1e-6)
 
     found, log_sum_Q, slope_Q = s_QL.clone(), top_Q + sum_Q.log(), torch.rand(17)
-    fused.weigh_rows_(found, scale, log_sum_Q, slope_Q)
+    passes.weigh_rows_(found, scale, log_sum_Q, slope_Q)
     shift_Q1 = log_sum_Q.clamp(min=torch.finfo().min)[:, None].double()
     expected_QL = slope_Q[:, None] * (scale * s_QL.double() - shift_Q1).exp()
     torch.testing.assert_close(found.double(), expected_QL, rtol=4e-7 * max(1.0, 4 * spread), atol=1e-7)
 
 
 @pytest.mark.parametrize("spread", SCORES.values(), ids=SCORES)
-def test_softplus(spread: float) -> None:
+def test_softplus(passes: ModuleType, spread: float) -> None:
     s_QP = scores(spread)
     slope_QP = s_QP.clone()
-    value = fused.softplus_to_grad_(slope_QP)
+    value = passes.softplus_to_grad_(slope_QP)
     torch.testing.assert_close(value.double(), softplus(s_QP.double(), threshold=50).sum(), rtol=1e-6, atol=0)
     torch.testing.assert_close(slope_QP, s_QP.double().sigmoid().float(), rtol=3e-7, atol=1e-37)
 
 
-def test_exponentials_and_logarithms_to_the_last_digits() -> None:
+def test_exponentials_and_logarithms_to_the_last_digits(passes: ModuleType) -> None:
     s_1P = torch.linspace(-86, 86, 100_003)[None]
-    value = fused.softplus_to_grad_(s_1P[:, :1].clone())
+    value = passes.softplus_to_grad_(s_1P[:, :1].clone())
     torch.testing.assert_close(value.double(), s_1P[0, 0].double().exp().log1p(), rtol=3e-7, atol=0)
     found = s_1P.clamp(max=0).clone()
-    fused.weigh_rows_(found, 1.0, torch.zeros(1), torch.ones(1))
+    passes.weigh_rows_(found, 1.0, torch.zeros(1), torch.ones(1))
     torch.testing.assert_close(found.double(), s_1P.clamp(max=0).double().exp(), rtol=1.5e-7, atol=0)
 
 
 @pytest.mark.parametrize("bad", [math.nan, INF])
-def test_what_is_not_finite_is_not_hidden(bad: float) -> None:
+def test_what_is_not_finite_is_not_hidden(passes: ModuleType, bad: float) -> None:
     s_BP = scores(5.0)
     s_BP[3, 4] = bad
-    log_sum_B, log_sum_P, _ = fused.log_sums(s_BP)
+    log_sum_B, log_sum_P, _ = passes.log_sums(s_BP)
     assert not log_sum_B[3] < INF
     assert not log_sum_P[4] < INF
     assert log_sum_B[0] < INF
     top_Q, sum_Q = torch.full((17,), torch.finfo().min), torch.zeros(17)
-    fused.add_row_sums(s_BP, 1.0, top_Q, sum_Q)
+    passes.add_row_sums(s_BP, 1.0, top_Q, sum_Q)
     assert not (top_Q + sum_Q.log())[3] < INF
-    assert not fused.softplus_to_grad_(s_BP) < INF
+    assert not passes.softplus_to_grad_(s_BP) < INF
     assert math.isnan(s_BP[3, 4]) or bad == INF
 
 
@@ -139,10 +157,10 @@ def test_work_keeps_its_order_in_threads_and_errors_arrive() -> None:
 @pytest.mark.parametrize("expression", ["ds", "supcon", "bce", "ds+0.3*bce", "ds(temperature=0.5)+bce"])
 @pytest.mark.parametrize("norm", [1.0, 40.0])
 def test_objectives_are_those_of_float64(
-    monkeypatch: pytest.MonkeyPatch, expression: str, norm: float, blocks: bool
+    monkeypatch: pytest.MonkeyPatch, passes: ModuleType, expression: str, norm: float, blocks: bool
 ) -> None:
     """Value and gradients through the compiled passes, with ignored pairs, beside the plain ones in float64."""
-    monkeypatch.setattr(accelerator, "WORTH_LOADING", 0)
+    monkeypatch.setattr(accelerator, "WORTH_LOADING", 0 if passes is fused else 1 << 62)
     used = []
     monkeypatch.setattr(closed_form, "fused_for", lambda x: used.append(x) or accelerator.fused_for(x))
     if blocks:
@@ -160,7 +178,36 @@ def test_objectives_are_those_of_float64(
 
     expected_outcome = outcome(torch.float64)
     monkeypatch.setattr(objectives, "_largest", None)  # compiled passes need no bound, so none is measured
-    for found, expected in zip(outcome(torch.float32), expected_outcome, strict=True):
+    with accelerator.compiled_by_torch():
+        found_outcome = outcome(torch.float32)
+        assert accelerator.fused_for(used[-1]) is passes
+    for found, expected in zip(found_outcome, expected_outcome, strict=True):
         torch.testing.assert_close(found.double(), expected, rtol=2e-4 if norm > 1 else 2e-5, atol=1e-6)
-    assert used
-    assert accelerator.fused_for(used[-1]) is fused
+
+
+def test_torch_compiles_only_where_asked_and_nothing_else_does() -> None:
+    few, many = torch.zeros(2, 2), torch.zeros(400, 400)
+    with accelerator.compiled_by_torch(False):
+        assert accelerator.fused_for(few) is None
+    with accelerator.compiled_by_torch():
+        assert accelerator.fused_for(few) is fused_torch
+        assert accelerator.fused_for(many.double()) is fused_torch
+        assert accelerator.fused_for(many) is fused
+        assert accelerator.fused_for(many.to("meta")) is None
+    assert accelerator.fused_for(few) is None
+
+
+@by_torch
+def test_shapes_and_weights_that_change_are_not_compiled_anew() -> None:
+    def run(rows: int, columns: int, weight: float) -> None:
+        s_BP, x_B, x_P = torch.randn(rows, columns), torch.rand(rows), torch.rand(columns)
+        log_sum_B, log_sum_P, near_B = fused_torch.log_sums(s_BP)
+        fused_torch.weigh_(s_BP, log_sum_B, x_B, log_sum_P, x_P, near_B, softplus=weight)
+        fused_torch.weigh_rows_(s_BP, weight, log_sum_B, x_B)
+
+    run(17, 41, 0.3)
+    counters: Any = torch._dynamo.utils.counters
+    compiled = counters["stats"]["unique_graphs"]
+    for shape in ((18, 41), (17, 40), (5, 60)):
+        run(*shape, weight=0.1 * shape[0])
+    assert counters["stats"]["unique_graphs"] == compiled

@@ -7,10 +7,12 @@ compiled loops are imported at their first use, never at start-up.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +25,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 WORTH_LOADING = 100_000  # entries: below, numpy is done before numba is imported
+_by_torch = ContextVar("by_torch", default=False)
 
 
 def accelerated(entries: int) -> bool:
@@ -80,12 +83,27 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 def fused_for(x: Tensor, cells: int | None = None) -> ModuleType | None:
-    """The compiled passes over matrices, `xmclab.fused`, if this is a matrix for them.
+    """The compiled passes over matrices, `xmclab.fused` or `xmclab.fused_torch`, if this is a matrix for them.
 
     Args:
         cells: of a matrix to be made of this one, if that is meant.
     """
-    return importlib.import_module("xmclab.fused") if _for_loops(x, cells or x.numel()) else None
+    if _for_loops(x, cells or x.numel()):
+        return importlib.import_module("xmclab.fused")
+    import torch
+
+    by_torch = not (x.is_meta or torch.compiler.is_compiling()) and _by_torch.get()
+    return importlib.import_module("xmclab.fused_torch") if by_torch else None
+
+
+@contextlib.contextmanager
+def compiled_by_torch(on: bool = True) -> Iterator[None]:
+    """Have torch compile passes over scores that no loops of ours are for: those on a GPU. Needs a compiler."""
+    before = _by_torch.set(on)
+    try:
+        yield
+    finally:
+        _by_torch.reset(before)
 
 
 def sublayers_for(x: Tensor) -> ModuleType | None:

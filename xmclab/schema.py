@@ -85,7 +85,7 @@ class Settings:
     precision: Literal["auto", "float32", "bfloat16"] = option(
         "auto", "of the products: auto is bfloat16 on cuda, float32 on a cpu"
     )
-    compile: bool = option(False, "run the encoder through torch.compile")
+    compile: bool = option(False, "run the encoder and the passes over scores through torch.compile")
     deterministic: bool = option(True, "use torch's deterministic algorithms: the same numbers every time")
     profile: bool = option(False, "say at the end where the time of a step went")
     keep_model: bool = option(True, "keep the trained weights in the run folder")

@@ -35,7 +35,7 @@ def inputs() -> Data:
     rng = np.random.default_rng(0)
     lengths_N = rng.poisson(PER_POINT - 1, POINTS) + 1
     columns = (LABELS * rng.random(lengths_N.sum()) ** 2).astype(np.int32)  # squared: smaller ids are more frequent
-    indptr = np.concatenate([[0], np.cumsum(lengths_N)])
+    indptr = np.concatenate([[0], np.cumsum(lengths_N)]).astype(np.int32)  # as the readers of files give it
     targets_NL = sp.csr_array((np.ones(len(columns), np.float32), columns, indptr), shape=(POINTS, LABELS))
     targets_NL.sum_duplicates()
     own = np.arange(0, POINTS, 4)

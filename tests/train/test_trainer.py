@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 import torch
 from rich.console import Console
 
+from xmclab import accelerator, closed_form, fused_torch
 from xmclab.config import Config, resolve
 from xmclab.data import open_dataset
 from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, StorageError
@@ -220,14 +224,43 @@ def test_a_run_that_could_not_start_leaves_its_folder_free(tmp_path: Path) -> No
     assert run(config("epochs=1"), default_registry(), tmp_path / "out", QUIET).metrics
 
 
-def test_out_of_memory_says_what_to_lower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def allocate(*_: object) -> None:
-        raise torch.OutOfMemoryError("tried to allocate 12 GiB")
+def raising(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
 
-    monkeypatch.setattr(Trainer, "compute", allocate)
-    with pytest.raises(MemoryLimitError, match=r"12 GiB.*encode\.chunk") as caught:
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("allocate", "message"),
+    [
+        (raising(torch.OutOfMemoryError("tried to allocate 12 GiB")), r"12 GiB.*encode\.chunk"),
+        (lambda: torch.empty(1 << 48), r"tried to allocate \d+ bytes.*encode\.chunk"),
+        (lambda: np.empty(1 << 48), r"Unable to allocate.*encode\.chunk"),
+        (raising(MemoryError()), r"out of memory.*encode\.chunk"),
+    ],
+    ids=["torch on a GPU", "torch on a CPU", "numpy", "python"],
+)
+def test_out_of_memory_says_what_to_lower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allocate: Callable[[], object], message: str
+) -> None:
+    monkeypatch.setattr(Trainer, "compute", lambda *_: allocate())
+    with pytest.raises(MemoryLimitError, match=message) as caught:
         run(config(), default_registry(), tmp_path / "out", QUIET)
     assert caught.value.exit_code == 6
+
+
+def test_where_torch_cannot_compile_the_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = importlib.import_module("torch._dynamo.exc").TorchDynamoException("no compiler found")
+    monkeypatch.setattr(Trainer, "compute", lambda *_: raising(error)())
+    with pytest.raises(ConfigError, match=r"compile=true: .*no compiler found \(install .* compile=false\)"):
+        run(config(), default_registry(), tmp_path / "out", QUIET)
+
+
+def test_other_errors_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Trainer, "compute", lambda *_: raising(RuntimeError("of a plugin"))())
+    with pytest.raises(RuntimeError, match="of a plugin"):
+        run(config(), default_registry(), tmp_path / "out", QUIET)
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
@@ -274,6 +307,17 @@ def test_compile_compiles_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self: compiled.append(type(self).__name__))
     trainer("compile=on")
     assert compiled == ["Bag"]
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_compile_compiles_the_passes_over_scores(monkeypatch: pytest.MonkeyPatch, on: bool) -> None:
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: None)
+    monkeypatch.setattr(accelerator, "WORTH_LOADING", 1 << 62)
+    offered: list[ModuleType | None] = []  # and not taken, as that needs a compiler
+    monkeypatch.setattr(closed_form, "fused_for", lambda x: offered.append(accelerator.fused_for(x)))
+    made = trainer(f"compile={on}", "loss.clf=ds")
+    made.step(0, *made.prepare(0, made.rows_N[:64]))
+    assert offered == [fused_torch if on else None] * 2
 
 
 def test_evaluation_every_n_epochs_is_logged(tmp_path: Path) -> None:

@@ -107,9 +107,10 @@ class Targets:
             found = distinct(rows, columns[block], relevances[block], (len(some), num_labels))
             columns[written : written + found.nnz] = found.indices
             relevances[written : written + found.nnz] = found.data
-            offsets[row + 1 : row + 1 + len(some)] = written + found.indptr[1:]
+            offsets[row + 1 : row + 1 + len(some)] = found.indptr[1:]
+            offsets[row + 1 : row + 1 + len(some)] += written
             written += found.nnz
-        return sp.csr_array((relevances[:written], columns[:written], offsets), shape=(len(lengths), num_labels))
+        return narrow(relevances[:written], columns[:written], offsets, (len(lengths), num_labels))
 
 
 @dataclass
@@ -164,7 +165,15 @@ def distinct(
     first = np.ones(len(rows), dtype=np.bool_)
     first[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
     offsets = np.concatenate([[0], np.cumsum(np.bincount(rows[first], minlength=shape[0]))])
-    return sp.csr_array((values[first], columns[first], offsets), shape=shape)
+    return narrow(values[first], columns[first], offsets, shape)
+
+
+def narrow(
+    values: NDArray[np.float32], columns: NDArray[np.int64], offsets: NDArray[np.int64], shape: tuple[int, int]
+) -> sp.csr_array:
+    """A matrix with indices of 4 bytes where they suffice: scipy keeps the 8 it is given."""
+    index = np.int32 if max(len(columns), *shape) <= np.iinfo(np.int32).max else np.int64
+    return sp.csr_array((values, columns.astype(index), offsets.astype(index)), shape=shape)
 
 
 def join(title: str, content: str) -> str:

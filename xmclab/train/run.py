@@ -20,7 +20,7 @@ from xmclab.api import Dataset, Keys, Ragged, Ranking
 from xmclab.config import Config
 from xmclab.data import open_data
 from xmclab.data.tokens import Tokeniser
-from xmclab.errors import DivergedError, MemoryLimitError, Problem, XmclabError
+from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, Problem, XmclabError
 from xmclab.evaluate.bootstrap import group_sums
 from xmclab.evaluate.metrics import (
     contributions,
@@ -194,7 +194,7 @@ def make_trainer(config: Config, data: Dataset, folder: Path, console: Console) 
 
 @contextlib.contextmanager
 def failures(folder: Path) -> Iterator[None]:
-    """Record where a run diverged; say what to do when memory runs out."""
+    """Record where a run diverged; say what to do when memory runs out, or when torch cannot compile."""
     try:
         yield
     except DivergedError as error:
@@ -204,9 +204,17 @@ def failures(folder: Path) -> Iterator[None]:
             store.write_json(record, error.details)
             error.problems.append(Problem(str(record), "has the values, queries and labels of that step"))
         raise
-    except torch.OutOfMemoryError as error:
-        hint = "lower encode.chunk (gradients stay exact), then pool.cap or sampler.batch_size"
-        raise MemoryLimitError(Problem("out of memory", str(error).splitlines()[0], hint)) from error
+    except (MemoryError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else "no more to be had"
+        # On a CPU torch raises a plain RuntimeError.
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in reason:
+            hint = "lower encode.chunk (gradients stay exact), then pool.cap or sampler.batch_size"
+            raise MemoryLimitError(Problem("out of memory", reason, hint)) from error
+        dynamo: Any = sys.modules.get("torch._dynamo.exc")
+        if dynamo and isinstance(error, dynamo.TorchDynamoException):
+            hint = "install a C++ compiler for a CPU, triton for a GPU; or say compile=false"
+            raise ConfigError(Problem("compile=true", f"torch cannot compile here: {reason}", hint)) from error
+        raise
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from xmclab.accelerator import compiled_by_torch
 from xmclab.api import Batch, Dataset, Keys, Ragged, Tokens, View
 from xmclab.batch.pool import build_batch
 from xmclab.config import Config
@@ -113,7 +114,8 @@ class Trainer:
         started = time.perf_counter()
         with self.profile.part("to device"):
             tensors = self.on_device(batch, query_chunks, label_chunks)
-        loss, norm, values = self.train_step(step, batch, tensors)
+        with compiled_by_torch(self.settings.compile):
+            loss, norm, values = self.train_step(step, batch, tensors)
         return {
             "loss": loss,
             "gradient_norm": norm,
