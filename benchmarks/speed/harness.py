@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 THREADS = 2
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,20 @@ def interleaved(alternatives: Mapping[str, Callable[[], Any]], repeats: int = 7,
             if round_ >= warmup:
                 times[name].append(time.perf_counter() - started)
     return {name: statistics.median(values) for name, values in times.items()}
+
+
+def without_numba(run: Callable[[], Result]) -> Callable[[], Result]:
+    """The same call by the versions in numpy and torch."""
+    from xmclab import accelerator
+
+    def plain() -> Result:
+        worth, accelerator.WORTH_LOADING = accelerator.WORTH_LOADING, 1 << 62
+        try:
+            return run()
+        finally:
+            accelerator.WORTH_LOADING = worth
+
+    return plain
 
 
 def peak_growth(module: str, function: str, *arguments: Any) -> int:

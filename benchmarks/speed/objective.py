@@ -6,11 +6,12 @@ The yardstick is the three matrix products that nobody can avoid: s = q z', dq =
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from functools import partial
 
 import torch
-from harness import Row, interleaved, peak_growth
+from harness import Row, interleaved, peak_growth, without_numba
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid, normalize
 
@@ -68,11 +69,11 @@ def products(queries: int, labels: int) -> Call:
     return call
 
 
-def ours(expression: str, queries: int, labels: int, norm: float = 1.0) -> Call:
+def ours(expression: str, queries: int, labels: int, norm: float = 1.0, bound: float = math.inf) -> Call:
     q_QD, z_PD, y_QP = vectors(queries, labels, norm)
     truth = Truth.of_matrix(y_QP)
     objective = xmclab.objective(expression, temperature=TEMPERATURE, symmetric=True)
-    return lambda: back(objective.evaluate_vectors(q_QD, z_PD, truth).total, q_QD, z_PD)
+    return lambda: back(objective.evaluate_vectors(q_QD, z_PD, truth, bound=bound).total, q_QD, z_PD)
 
 
 def naive_value(expression: str, s_QP: Tensor, y_QP: Tensor) -> Tensor:
@@ -131,8 +132,9 @@ def measure() -> list[Row]:
     where = f"{QUERIES}x{LABELS}x{WIDTH}, both directions"
     of_ours = {expression: ours(expression, *size) for expression in EXPRESSIONS}
     any_size = {"ds, scores of any size": ours("ds", *size, norm=100.0)}
+    plain = {f"{e} without numba": without_numba(ours(e, *size, bound=1.0)) for e in EXPRESSIONS}  # cosines, as known
     # Apart, as peers leave so little of the caches that the products, too, would be other products.
-    beside_products = interleaved({"products": products(*size), **of_ours, **any_size}, repeats=15)
+    beside_products = interleaved({"products": products(*size), **of_ours, **any_size, **plain}, repeats=21)
     peers = {f"naive {expression}": naive(expression, *size) for expression in EXPRESSIONS}
     peer = metric_learning(*size)
     if peer:
@@ -148,6 +150,7 @@ def measure() -> list[Row]:
 
     for expression in EXPRESSIONS:
         compare(expression, expression, "products", 1.45, slower=False)
+        compare(f"{expression} without numba", f"{expression} without numba", "products", 1.45, slower=False)
         compare(expression, expression, f"naive {expression}", 4, slower=True)
         error = gradient_error(expression)
         rows.append(Row(1, f"{expression}, gradients, {where}", f"{error:.1e}", "float64 autograd", error, 1e-6))

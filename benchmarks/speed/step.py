@@ -206,6 +206,6 @@ def beside_peers(step: Step, least: float, repeats: int) -> list[Row]:
 def measure() -> list[Row]:
     data = dataset()
     small, large = Step(data, 2, 128), Step(data, 6, 384)
-    rows = [overhead(small, 0.05, 5), overhead(large, 0.01, 1), *beside_peers(small, 4.5, 2)]
+    rows = [overhead(small, 0.05, 5), overhead(large, 0.01, 2), *beside_peers(small, 4.5, 5)]
     # Padded, with autograd's graph, the large encoder needs 30 GB for such a batch: a quarter of it.
     return rows + beside_peers(Step(data, 6, 384, QUERIES // 4, POOL // 4), 3.0, 1)
