@@ -39,11 +39,20 @@ class Row:
         return self.value <= self.bound if self.sense == "<=" else self.value >= self.bound
 
 
-def interleaved(alternatives: Mapping[str, Callable[[], Any]], repeats: int = 7, warmup: int = 1) -> dict[str, float]:
-    """Median seconds of each alternative; in every round each one runs once."""
+def interleaved(
+    alternatives: Mapping[str, Callable[[], Any]], repeats: int = 7, warmup: int = 1, settle: int = 0
+) -> dict[str, float]:
+    """Median seconds of each alternative; in every round each one runs once.
+
+    Args:
+        settle: so often it runs just before, untimed: memory and caches are then as it leaves them itself, and not as
+            another one did, which matters to what is done in milliseconds.
+    """
     times: dict[str, list[float]] = {name: [] for name in alternatives}
     for round_ in range(warmup + repeats):
         for name, run in alternatives.items():
+            for _ in range(settle):
+                run()
             started = time.perf_counter()
             run()
             if round_ >= warmup:

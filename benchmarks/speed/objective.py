@@ -130,33 +130,31 @@ def measure() -> list[Row]:
     """Goals 1 and 2."""
     size = (QUERIES, LABELS)
     where = f"{QUERIES}x{LABELS}x{WIDTH}, both directions"
-    of_ours = {expression: ours(expression, *size) for expression in EXPRESSIONS}
-    any_size = {"ds, scores of any size": ours("ds", *size, norm=100.0)}
-    plain = {f"{e} without numba": without_numba(ours(e, *size, bound=1.0)) for e in EXPRESSIONS}  # cosines, as known
-    # Apart, as peers leave so little of the caches that the products, too, would be other products.
-    beside_products = interleaved({"products": products(*size), **of_ours, **any_size, **plain}, repeats=21)
-    peers = {f"naive {expression}": naive(expression, *size) for expression in EXPRESSIONS}
+    calls = {"products": products(*size), "ds, scores of any size": ours("ds", *size, norm=100.0)}
+    for expression in EXPRESSIONS:
+        calls[expression] = ours(expression, *size)
+        calls[f"{expression} without numba"] = without_numba(ours(expression, *size, bound=1.0))  # of cosines, as known
+        calls[f"naive {expression}"] = naive(expression, *size)
     peer = metric_learning(*size)
     if peer:
-        peers["pytorch-metric-learning"] = peer
-    beside_peers = interleaved({**of_ours, **peers})
+        calls["pytorch-metric-learning"] = peer
+    time = interleaved(calls, repeats=15, settle=1)
     rows = []
 
-    def compare(what: str, ours: str, peer: str, bound: float, slower: bool) -> None:
-        time = beside_peers if slower else beside_products
-        value = time[peer] / time[ours] if slower else time[ours] / time[peer]
-        text = f"{1e3 * time[ours]:.1f} ms", f"{peer} {1e3 * time[peer]:.1f} ms ({value:.2f}x)"
+    def compare(what: str, peer: str, bound: float, slower: bool) -> None:
+        value = time[peer] / time[what] if slower else time[what] / time[peer]
+        text = f"{1e3 * time[what]:.1f} ms", f"{peer} {1e3 * time[peer]:.1f} ms ({value:.2f}x)"
         rows.append(Row(1, f"{what}, {where}", *text, value, bound, ">=" if slower else "<="))
 
     for expression in EXPRESSIONS:
-        compare(expression, expression, "products", 1.45, slower=False)
-        compare(f"{expression} without numba", f"{expression} without numba", "products", 1.45, slower=False)
-        compare(expression, expression, f"naive {expression}", 4, slower=True)
+        compare(expression, "products", 1.45, slower=False)
+        compare(f"{expression} without numba", "products", 1.45, slower=False)
+        compare(expression, f"naive {expression}", 4, slower=True)
         error = gradient_error(expression)
         rows.append(Row(1, f"{expression}, gradients, {where}", f"{error:.1e}", "float64 autograd", error, 1e-6))
-    compare("ds, scores of any size", "ds, scores of any size", "products", 1.75, slower=False)
+    compare("ds, scores of any size", "products", 1.75, slower=False)
     if peer:
-        compare("supcon", "supcon", "pytorch-metric-learning", 7, slower=True)
+        compare("supcon", "pytorch-metric-learning", 7, slower=True)
     else:
         print("pytorch-metric-learning is not installed: not compared")
 
@@ -172,9 +170,9 @@ def measure() -> list[Row]:
         grown = peak_growth("objective", "ours_alone", expression, LARGE, LARGE) / 2**20
         what = f"{expression}, memory, {LARGE}x{LARGE}x{WIDTH}"
         rows.append(Row(2, what, f"{grown:.0f} MiB", f"one score matrix {4 * LARGE**2 / 2**20:.0f} MiB", grown, 64))
-    alternatives = {"products": products(LARGE, LARGE)}
-    alternatives |= {expression: ours(expression, LARGE, LARGE) for expression in EXPRESSIONS}
-    time = interleaved(alternatives, repeats=3)
+    in_blocks = {"products": products(LARGE, LARGE)}
+    in_blocks |= {expression: ours(expression, LARGE, LARGE) for expression in EXPRESSIONS}
+    time = interleaved(in_blocks, repeats=3)
     for expression in EXPRESSIONS:
         value = time[expression] / time["products"]
         text = f"{time[expression]:.2f} s", f"products {time['products']:.2f} s ({value:.2f}x)"
