@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CELLS_OF_SLICE = 1 << 17
 NEAR = np.float32(60)  # exp(+-60) and sums of 1e10 of them are normal float32 numbers
 WIDEST = np.float32(80)  # and so is this exponential
+MUCH = np.float32(1e26)  # about that of 60
 ROUND = np.float32(1.5 * 2**23)  # added and taken away again, it rounds; between, the integer is in the lowest bits
 ONE = np.int32(127 << 23)  # the bits of 1.0
 ABSENT = np.int32(-0x800000)  # those of the score of an absent candidate, -inf
@@ -276,7 +277,14 @@ def _weigh_with_softplus(
 @loop_jit
 def _add_row_sums(s_RB: Floats, scale: np.float32, top_R: Floats, sum_R: Floats) -> None:
     for i in range(s_RB.shape[0]):
-        top = max(_top(s_RB[i].view(np.int32)) * scale, top_R[i])
+        top, added = top_R[i], f32(0)
+        for j in range(s_RB.shape[1]):
+            x = s_RB[i, j] * scale - top
+            added += exp(x if not x > WIDEST else WIDEST)
+        if added < MUCH:  # nothing is so far above what came before that it needs another top
+            sum_R[i] += added
+            continue
+        top = max(_top(s_RB[i].view(np.int32)) * scale, top)
         total = sum_R[i] * f32(math.exp(top_R[i] - top))
         for j in range(s_RB.shape[1]):
             total += exp(s_RB[i, j] * scale - top)

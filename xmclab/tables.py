@@ -20,7 +20,7 @@ TableOptimizer = Literal["adamw", "adagrad", "sgd"]
 TableDtype = Literal["float32", "bfloat16"]
 TINY = 1e-30  # a decay beyond everything still leaves a factor to divide by
 SMALLEST_SCALE = 2.0**-10  # rows are scaled anew below it, far from where numbers lose digits
-WORTH_LARGE_PAGES = 1 << 24  # bytes
+WORTH_LARGE_PAGES = 1 << 22  # bytes
 
 Rows = Tensor | slice  # distinct ids, or a block of neighbours
 

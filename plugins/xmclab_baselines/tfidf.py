@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,11 +14,11 @@ from xmclab.data.texts import JoinedTexts
 from xmclab.text import Featuriser
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-BLOCK_CELLS = 1 << 23  # scores held at once: bounds the memory, not the result
+PRODUCTS = 1 << 23  # of numbers in one block of queries: bounds the memory, not the result
 LAST_ID = np.iinfo(np.int32).max
 
 
@@ -28,8 +28,8 @@ class TfidfLabels(Baseline):
 
     def rank(self, data: Dataset, k: int) -> Ranking:
         queries_NF, labels_LF = _features(data, data.label_texts)
-        labels_FL = sp.csr_array(labels_LF.T)
-        return _rank(lambda block: (queries_NF[block] @ labels_FL).toarray(), data.test.filter_NL, k)
+        cosines = Similarities(queries_NF, labels_LF)
+        return _rank(((block, cosines.of(block)) for block in cosines.blocks()), data.test.filter_NL, k)
 
 
 @dataclass
@@ -39,18 +39,42 @@ class TfidfNeighbours(Baseline):
     neighbours: int = option(20, "training queries that vote", ge=1)
 
     def rank(self, data: Dataset, k: int) -> Ranking:
-        queries_NF, train_MF = _features(data, data.train.texts)
-        train_FM = sp.csr_array(train_MF.T)
+        cosines = Similarities(*_features(data, data.train.texts))
         targets_ML = data.train.targets_NL.astype(np.bool_).astype(np.float32)
 
-        def votes(block: slice) -> NDArray[np.float32]:
-            nearest, cosines = top_k((queries_NF[block] @ train_FM).toarray(), self.neighbours)
-            offsets = np.arange(len(nearest) + 1) * nearest.shape[1]
-            votes_NM = sp.csr_array((cosines.ravel(), nearest.ravel(), offsets), shape=(len(nearest), len(data.train)))
-            scores_NL: NDArray[np.float32] = (votes_NM @ targets_ML).toarray()
-            return scores_NL
+        def votes(block: slice) -> sp.csr_array:
+            nearest_BK, cosines_BK = top_k(cosines.of(block), self.neighbours)
+            voting_BK = nearest_BK >= 0
+            offsets = np.concatenate([[0], np.cumsum(voting_BK.sum(axis=1))])
+            given = cosines_BK[voting_BK], nearest_BK[voting_BK], offsets
+            votes_BM = sp.csr_array(given, shape=(len(nearest_BK), targets_ML.shape[0]))
+            votes_BL: sp.csr_array = votes_BM @ targets_ML
+            return votes_BL
 
-        return _rank(votes, data.test.filter_NL, k)
+        return _rank(((block, votes(block)) for block in cosines.blocks()), data.test.filter_NL, k)
+
+
+class Similarities:
+    """Inner products of sparse rows with other sparse rows; those that have nothing in common are not listed."""
+
+    def __init__(self, queries_NF: sp.csr_array, others_MF: sp.csr_array) -> None:
+        self.queries_NF, self.others_FM = queries_NF, sp.csr_array(others_MF.T)
+
+    def of(self, block: slice) -> sp.csr_array:
+        """[B, M] of some queries."""
+        return self.queries_NF[block] @ self.others_FM
+
+    def blocks(self) -> Iterator[slice]:
+        """The queries in blocks of about so many products."""
+        having_F = np.diff(self.others_FM.indptr)
+        products = np.concatenate([[0], np.cumsum(having_F[self.queries_NF.indices], dtype=np.int64)])
+        before_N = products[self.queries_NF.indptr]
+        start = 0
+        while start < self.queries_NF.shape[0]:
+            stop = int(np.searchsorted(before_N, before_N[start] + PRODUCTS, side="right")) - 1
+            stop = max(stop, start + 1)
+            yield slice(start, stop)
+            start = stop
 
 
 def _features(data: Dataset, others: Sequence[str]) -> tuple[sp.csr_array, sp.csr_array]:
@@ -60,31 +84,31 @@ def _features(data: Dataset, others: Sequence[str]) -> tuple[sp.csr_array, sp.cs
     return queries, rest
 
 
-def _rank(scores: Callable[[slice], NDArray[np.float32]], filter_NL: sp.csr_array, k: int) -> Ranking:
-    """Rank the labels that score above 0 and are not filtered; `scores` gives the dense scores [rows, L] of a block."""
-    rows, labels = filter_NL.shape
+def _rank(blocks: Iterable[tuple[slice, sp.csr_array]], filter_NL: sp.csr_array, k: int) -> Ranking:
+    """Rank the labels that score above 0 and are not filtered, from the scores [B, L] of blocks of queries."""
+    rows = filter_NL.shape[0]
     ids_NK = np.full((rows, k), -1, dtype=np.int64)
     scores_NK = np.full((rows, k), -np.inf, dtype=np.float32)
-    step = max(BLOCK_CELLS // max(labels, 1), 1)
-    for start in range(0, rows, step):
-        block = slice(start, min(start + step, rows))
-        scores_BL = scores(block)
-        scores_BL[filter_NL[block].nonzero()] = 0
-        ids, best = top_k(scores_BL, k)
-        ids_NK[block, : ids.shape[1]] = np.where(best > 0, ids, -1)
-        scores_NK[block, : ids.shape[1]] = np.where(best > 0, best, -np.inf)
+    for block, scores_BL in blocks:
+        hidden_BL = scores_BL.multiply(filter_NL[block].astype(np.bool_))
+        ids_NK[block], scores_NK[block] = top_k(sp.csr_array(scores_BL - hidden_BL), k)
     return Ranking(ids_NK, scores_NK)
 
 
-def top_k(scores_BL: NDArray[np.float32], k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """(ids, scores) of the k largest of each row, smaller id first among equals; scores are not negative.
+def top_k(scores_BL: sp.csr_array, k: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """(ids_BK, scores_BK) of the k largest above 0 of each row, smaller id first among equals; -1 and -inf if fewer.
 
     A float32 that is not negative orders like its bits, so (bits, reversed id) in one integer breaks ties exactly.
     """
-    k = min(k, scores_BL.shape[1])
-    keys_BL = scores_BL.view(np.int32).astype(np.int64)
-    keys_BL <<= 32
-    keys_BL |= LAST_ID - np.arange(scores_BL.shape[1])
-    keys_BL.partition(scores_BL.shape[1] - k, axis=1)
-    best = np.sort(keys_BL[:, scores_BL.shape[1] - k :], axis=1)[:, ::-1]
-    return LAST_ID - (best & LAST_ID), (best >> 32).astype(np.int32).view(np.float32)
+    keys = scores_BL.data.view(np.int32).astype(np.int64)
+    keys <<= 32
+    keys |= LAST_ID - scores_BL.indices.astype(np.int64)
+    best_BK = np.zeros((scores_BL.shape[0], k), dtype=np.int64)
+    for row, (start, end) in enumerate(pairwise(scores_BL.indptr.tolist())):
+        some = keys[start:end]
+        if len(some) > k:
+            some = np.partition(some, len(some) - k)[len(some) - k :]
+        best_BK[row, : len(some)] = np.sort(some)[::-1]
+    found_BK = best_BK >> 32 > 0
+    ids_BK = np.where(found_BK, LAST_ID - (best_BK & LAST_ID), -1)
+    return ids_BK, np.where(found_BK, (best_BK >> 32).astype(np.int32).view(np.float32), -np.inf)

@@ -51,7 +51,7 @@ def ranked(scores: np.ndarray, data: Dataset, k: int) -> list[list[int]]:
 
 @pytest.fixture(params=[1 << 23, 24])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tfidf, "BLOCK_CELLS", request.param)
+    monkeypatch.setattr(tfidf, "PRODUCTS", request.param)
 
 
 @pytest.mark.usefixtures("block")
@@ -96,12 +96,31 @@ def test_only_the_nearest_vote() -> None:
 
 
 @pytest.mark.parametrize("k", [1, 3, 7, 50])
-def test_top_k_breaks_ties_by_id(k: int) -> None:
+def test_top_k_breaks_ties_by_id_and_takes_what_is_above_0(k: int) -> None:
     scores = np.random.default_rng(0).integers(0, 3, (20, 7)).astype(np.float32)
-    ids, best = top_k(scores.copy(), k)
-    expected = [sorted(range(7), key=lambda label: (-row[label], label))[:k] for row in scores]
-    assert ids.tolist() == expected
-    np.testing.assert_array_equal(best, np.take_along_axis(scores, ids, axis=1))
+    ids, best = top_k(sp.csr_array(scores), k)
+    for row, found, values in zip(scores, ids.tolist(), best.tolist(), strict=True):
+        expected = sorted(np.flatnonzero(row).tolist(), key=lambda label: (-row[label], label))[:k]
+        assert found == expected + [-1] * (k - len(expected))
+        assert values == [*row[expected].tolist(), *[-np.inf] * (k - len(expected))]
+
+
+def test_blocks_hold_every_query_once_and_are_small() -> None:
+    data = small_dataset()
+    cosines = tfidf.Similarities(*tfidf._features(data, data.label_texts))
+    for most in (1, 24, 1 << 23):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tfidf, "PRODUCTS", most)
+            blocks = list(cosines.blocks())
+        assert [row for block in blocks for row in range(block.start, block.stop)] == list(range(len(data.test)))
+        assert all(cosines.of(block).nnz <= most or block.stop - block.start == 1 for block in blocks)
+    assert len(blocks) == 1
+
+
+def test_labels_without_a_common_word_cost_nothing() -> None:
+    """Time and memory follow what the scores list: a dense row of these would fill 8 GiB."""
+    scores = sp.csr_array((np.float32([1, 2]), np.array([5, 1 << 30]), np.array([0, 2])), shape=(1, (1 << 31) - 1))
+    assert top_k(scores, 3)[0].tolist() == [[1 << 30, 5, -1]]
 
 
 def test_both_are_found_by_name_and_beat_chance_by_far() -> None:

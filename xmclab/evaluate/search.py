@@ -11,7 +11,7 @@ from torch import Tensor
 
 from xmclab.api import Index, Ragged, Ranking
 from xmclab.evaluate.metrics import drop_filtered
-from xmclab.train.model import Model
+from xmclab.train.model import Model, Vectors
 
 COMBINED = "de+clf"
 
@@ -21,7 +21,10 @@ def searches(vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     single = dict(vectors)
     if len(single) < 2:
         return single
-    return {**single, COMBINED: torch.cat([vectors[name] for name in COMBINED.split("+")], dim=1)}
+    names = COMBINED.split("+")
+    if isinstance(vectors, Vectors) and list(vectors) == names:
+        return {**single, COMBINED: vectors.together}
+    return {**single, COMBINED: torch.cat([vectors[name] for name in names], dim=1)}
 
 
 def rank(index: Index, z_LD: Tensor, q_ND: Tensor, filter_NL: sp.csr_array, k: int) -> Ranking:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import scipy.sparse as sp
@@ -82,35 +82,58 @@ class Model(nn.Module):
         return x_ND
 
     @torch.inference_mode()
-    def query_vectors(self, tokens: Ragged, chunk: int, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+    def query_vectors(self, tokens: Ragged, chunk: int, names: Sequence[str] | None = None) -> Vectors:
         """q_ND of the named heads (default: all) as searched: dropout off, unit length."""
-        return self._vectors(tokens, "query", chunk, names or self.head_names)
+        names = names or self.head_names
+        return self._vectors(self.encode(tokens, "query", chunk), len(tokens), "query", names)
 
     @torch.inference_mode()
-    def label_vectors(self, tokens: Ragged, chunk: int, names: Sequence[str] | None = None) -> dict[str, Tensor]:
+    def label_vectors(self, tokens: Ragged, chunk: int, names: Sequence[str] | None = None) -> Vectors:
         """z_LD of the named heads (default: all) as searched: dropout off, unit length."""
         names = names or self.head_names
-        textual = [name for name in names if self.head(name).labels_from == "text"]
-        vectors = self._vectors(tokens, "label", chunk, textual) if textual else {}
-        self.eval()
-        for name in names:
-            if name not in vectors:
-                labels_L = torch.arange(self.num_labels, device=self.device)
-                vectors[name] = F.normalize(self.head(name).labels(None, labels_L).float(), dim=-1)
-        return {name: vectors[name] for name in names}
+        if any(self.head(name).labels_from == "text" for name in names):
+            return self._vectors(self.encode(tokens, "label", chunk), len(tokens), "label", names)
+        every = np.arange(self.num_labels)
+        unread = ((every[start : start + chunk], None) for start in range(0, len(every), chunk))
+        return self._vectors(unread, len(every), "label", names)
 
-    def _vectors(self, tokens: Ragged, side: Side, chunk: int, names: Sequence[str]) -> dict[str, Tensor]:
+    def _vectors(
+        self, chunks: Iterable[tuple[NDArray[np.int64], Tensor | None]], num: int, side: Side, names: Sequence[str]
+    ) -> Vectors:
         self.eval()
-        vectors: dict[str, Tensor] = {}
-        for rows, x_BD in self.encode(tokens, side, chunk):
+        vectors = Vectors()
+        for rows, x_BD in chunks:
             where = torch.from_numpy(rows).to(self.device)
-            for name in names:
-                head = self.head(name)
-                v_BD = head.queries(x_BD) if side == "query" else head.labels(x_BD, where)
-                v_BD = F.normalize(v_BD.float(), dim=-1)
-                if name not in vectors:
-                    vectors[name] = v_BD.new_empty(len(tokens), v_BD.shape[1])
+            found = [self._of_head(self.head(name), side, x_BD, where) for name in names]
+            if not vectors:
+                vectors = Vectors.empty(names, num, found)
+            for name, v_BD in zip(names, found, strict=True):
                 vectors[name][where] = v_BD
+        return vectors
+
+    @staticmethod
+    def _of_head(head: Head, side: Side, x_BD: Tensor | None, where: Tensor) -> Tensor:
+        if side == "query":
+            assert x_BD is not None
+            return F.normalize(head.queries(x_BD).float(), dim=-1)
+        return F.normalize(head.labels(x_BD, where).float(), dim=-1)
+
+
+class Vectors(dict[str, Tensor]):
+    """The vectors of texts by head: columns of one tensor, which so has all heads side by side without a copy.
+
+    Empty if there are no texts.
+    """
+
+    together: Tensor
+
+    @classmethod
+    def empty(cls, names: Sequence[str], num: int, like: Sequence[Tensor]) -> Vectors:
+        """For `num` texts, and heads whose vectors are like these."""
+        widths = [v_BD.shape[1] for v_BD in like]
+        together = like[0].new_empty(num, sum(widths))
+        vectors = cls(zip(names, together.split(widths, dim=1), strict=True))
+        vectors.together = together
         return vectors
 
 

@@ -27,7 +27,7 @@ from xmclab.api import Batch, BinaryLoss, Head, MultiClassLoss, Pairs
 from xmclab.closed_form import sum_of_pairs, sum_over_pairs
 from xmclab.heads.classifier import Classifier
 from xmclab.objectives import Objective, TermSum, TermValue
-from xmclab.tables import RowOptimizer, read, widened
+from xmclab.tables import RowOptimizer, in_large_pages, read, widened
 from xmclab.truth import Truth
 
 CELLS = 1 << 22  # scores of a block, at the most (unless a block is a single label)
@@ -258,7 +258,7 @@ class AllLabels:
         self.scaled_q_QD = self.q_QD / self.temperature
         self.dq_QD = torch.zeros_like(self.q_QD)
         largest = max((block.labels.stop - block.labels.start for block in blocks.blocks), default=0)
-        self.memory = self.q_QD.new_empty(len(self.q_QD) * largest)
+        self.memory = in_large_pages(self.q_QD.new_empty(len(self.q_QD) * largest))
         self.square = self.q_QD.new_zeros(())  # of the norm of the gradient of the table
         self._observe()
 
