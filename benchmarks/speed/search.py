@@ -20,7 +20,7 @@ from xmclab.miners.ann import FIRST_PROBES, reach_recall
 LABELS, WIDTH, K = 131_073, 256, 30
 QUERIES = 300_000  # mined
 BULK, SMALL = 4096, 64  # queries searched at once
-LISTED = 16384  # queries searched in lists, to measure the time of one
+LISTED = 65536  # queries searched in lists, to measure the time of one: as many as are mined at once
 BLOCK = 4096  # labels of a bare product
 
 

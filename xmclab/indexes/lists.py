@@ -7,6 +7,7 @@ are gathered first, so that the comparison is a matrix product, several times as
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,6 +22,7 @@ from xmclab.indexes.checks import refuse_non_finite
 
 ROUNDS = 6  # of the k-means that makes the lists
 ROWS_AT_ONCE = 2048  # whose similarities to all centres are held at once
+LOOKS_AT_ONCE = 1 << 22  # of queries at lists, sorted together
 ROWS_PER_LIST = 39  # that they are fitted on; more cost time and find little
 
 
@@ -32,7 +34,7 @@ class Lists(Index):
 
     lists: int = option(0, "number of lists; 0: about 4 · sqrt(L)", ge=0)
     probes: int = option(8, "lists looked at while searching", ge=1)
-    query_block: int = option(8192, "queries compared at once; the more of them, the larger the products", ge=1)
+    query_block: int = option(65536, "queries compared at once, fewer if they look at many lists", ge=1)
 
     def __post_init__(self) -> None:
         self._centres_CD: Tensor | None = None
@@ -54,7 +56,9 @@ class Lists(Index):
             raise RuntimeError("build the index before searching it")
         q_QD = q_QD.to(self._centres_CD)
         refuse_non_finite(q_QD, "query")
-        found = [self._search_block(block, self._centres_CD, k) for block in q_QD.split(self.query_block)]
+        # The more queries at once, the larger the products.
+        rows = min(self.query_block, max(1, LOOKS_AT_ONCE // self.probes))
+        found = [self._search_block(block, self._centres_CD, k) for block in q_QD.split(rows)]
         ids, scores = zip(*found, strict=True)
         return torch.cat(ids), torch.cat(scores)
 
@@ -72,7 +76,7 @@ class Lists(Index):
 
     def _search_block(self, q_QD: Tensor, centres_CD: Tensor, k: int) -> tuple[Tensor, Tensor]:
         probes = min(self.probes, len(self._z))
-        near = [(q_BD @ centres_CD.T).topk(probes, dim=1, sorted=False).indices for q_BD in q_QD.split(ROWS_AT_ONCE)]
+        near = [s_BC.topk(probes, dim=1, sorted=False).indices for s_BC in _similarities(q_QD, centres_CD)]
         lists, order = torch.cat(near).flatten().sort(stable=True)
         queries = (order // probes).split(torch.bincount(lists, minlength=len(self._z)).tolist())
         best = Best(q_QD, len(q_QD), k, accelerated(sum(map(len, self._z))))
@@ -96,4 +100,11 @@ def k_means(x_ND: Tensor, clusters: int) -> Tensor:
 
 def _nearest(x_ND: Tensor, centres_CD: Tensor) -> Tensor:
     """The centre of each vector."""
-    return torch.cat([(x_BD @ centres_CD.T).argmax(dim=1) for x_BD in x_ND.split(ROWS_AT_ONCE)])
+    return torch.cat([s_BC.argmax(dim=1) for s_BC in _similarities(x_ND, centres_CD)])
+
+
+def _similarities(x_ND: Tensor, centres_CD: Tensor) -> Iterator[Tensor]:
+    """s_BC of the vectors, block by block, in memory that the next block overwrites: fresh memory costs time."""
+    memory_BC = x_ND.new_empty(min(ROWS_AT_ONCE, len(x_ND)), len(centres_CD))
+    for x_BD in x_ND.split(ROWS_AT_ONCE):
+        yield torch.mm(x_BD, centres_CD.T, out=memory_BC[: len(x_BD)])

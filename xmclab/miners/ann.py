@@ -31,7 +31,7 @@ RECALL_GOAL = 0.99
 FIRST_PROBES = 4  # lists looked at before the recall is measured
 RECALL_QUERIES, RECALL_AT = 512, 30  # recall is measured on a sample of queries, among their nearest labels
 RESULTS_AT_ONCE = 1 << 22  # search results held at once
-QUERIES_AT_ONCE = 8192
+QUERIES_AT_ONCE = 65536
 
 
 @dataclass
