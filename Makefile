@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: run test lint install bench-quality bench-speed bench-data bench-pml bench-results clean
+.PHONY: run test lint install bench-quality bench-speed bench-million bench-data bench-pml bench-results clean
 
 run: install  ## train UniDEC on the embedded data and print its table
 	$(BIN)/xmclab run recipe=unidec loss.clf=ds+bce
@@ -27,6 +27,13 @@ bench-quality: install  ## quality on the embedded data over three seeds: benchm
 
 bench-speed: install  ## every speed goal beside its alternatives: benchmarks/speed/results.md
 	$(BIN)/python benchmarks/speed/run.py
+
+MILLION := runs/million-data
+
+bench-million: install  ## a run with a million labels from end to end: benchmarks/speed/million.json
+	test -d $(MILLION) || $(BIN)/xmclab data make-synthetic $(MILLION) --train 500000 --test 10000 --labels 1000000
+	$(BIN)/xmclab run recipe=unidec data=$(MILLION) epochs=2 refresh_every=1 encoder.dim=64 head.de.dim=64 \
+		head.clf.dim=64 evaluate.baselines=false profile=true --json > benchmarks/speed/million.json
 
 bench-data: install  ## reading and tokenising 2 million texts, first and cached run
 	$(BIN)/python benchmarks/data/tokens.py --models bag

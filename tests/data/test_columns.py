@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,3 +32,13 @@ def test_a_pair_counts_once_with_its_largest_relevance(together: int, rows: list
     assert found_NL.dtype == np.float32
     for row in range(len(rows)):
         assert np.all(np.diff(found_NL.indices[found_NL.indptr[row] : found_NL.indptr[row + 1]]) > 0)
+    assert found_NL.indices.dtype == found_NL.indptr.dtype == np.int32
+
+
+@pytest.mark.parametrize(("labels", "index"), [(2**31 - 1, np.int32), (2**31, np.int64)])
+def test_indices_have_4_bytes_where_they_suffice(labels: int, index: type[np.integer[Any]]) -> None:
+    targets = Targets()
+    targets.add([labels - 1], [1.0])
+    found_NL = targets.matrix(labels)
+    assert found_NL.indices.dtype == found_NL.indptr.dtype == index
+    assert found_NL.indices.tolist() == [labels - 1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -64,6 +64,26 @@ def test_all_of_the_lists_are_the_sorted_list(seed: int, k: int, query_block: in
     assert ids[:, :10].tolist() == naive_top(q, z, k)
     assert torch.equal(scores[:, :10], (q @ z.T).gather(1, ids[:, :10]))
     assert (ids[:, 10:] == -1).all()
+
+
+@pytest.mark.usefixtures("compiled")
+@pytest.mark.parametrize("looks", [1, 7, 40])
+def test_queries_that_look_at_many_lists_are_fewer_at_once(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    q, z = (torch.randint(-2, 3, (n, 2), generator=generator).float() for n in (30, 60))
+    index = Lists(lists=8, probes=3)
+    index.build(z)
+    expected, sizes = index.search(q, 5), list[int]()
+    search_block = index._search_block
+
+    def searched(q_QD: torch.Tensor, *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        sizes.append(len(q_QD))
+        return search_block(q_QD, *others)
+
+    monkeypatch.setattr(index, "_search_block", searched)
+    monkeypatch.setattr(lists, "LOOKS_AT_ONCE", looks)
+    assert all(torch.equal(a, b) for a, b in zip(index.search(q, 5), expected, strict=True))
+    assert sizes[0] == max(1, looks // 3)
 
 
 @pytest.mark.usefixtures("compiled")
