@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import runpy
 import shlex
@@ -272,6 +273,20 @@ def lines_of_table(page: str, mark: str) -> list[str]:
     """What is between the marks `<!-- mark -->` and `<!-- /mark -->`."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return text.partition(f"<!-- {mark} -->")[2].partition(f"<!-- /{mark} -->")[0].strip().splitlines()
+
+
+def test_a_million_labels_took_what_the_page_says() -> None:
+    document = json.loads((ROOT / "benchmarks" / "speed" / "million.json").read_text(encoding="utf-8"))
+    parts, seconds = document["profile"]["parts"], document["seconds"]
+    assert document["data"]["labels"] == 1_000_000
+    assert [row[-1] for row in table("performance.md", "million")[1]] == [
+        f"{seconds['prepare']:.0f} s",
+        f"{document['profile']['ms_per_step']:.1f} ms each",
+        f"{parts['refresh']['ms'] / 1000:.0f} s",
+        f"{seconds['evaluate']:.0f} s",
+        f"{seconds['total']:.0f} s",
+        f"{document['memory']['peak'] / 2**30:.1f} GiB",
+    ]
 
 
 def test_the_claims_are_those_of_the_committed_comparisons() -> None:

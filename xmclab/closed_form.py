@@ -32,7 +32,7 @@ from xmclab.truth import Truth
 MAX_EXPONENT = 60.0  # exp(+-60) and sums of 1e10 of them are normal float32 numbers
 CELLS_KEPT = 1 << 24  # a matrix up to this size is kept between the passes (64 MiB of float32)
 CELLS_OF_BLOCK = 1 << 22  # of a larger one, this much is in memory at a time
-CELLS_OF_SLICE = 1 << 18  # element-wise work goes through the cache in slices of this size
+CELLS_OF_SLICE = 1 << 20  # element-wise work goes through the cache of a CPU in slices of this size
 
 Fill = Callable[[slice, Tensor], object]  # (rows, out_BP): write the scores of these rows
 
@@ -94,8 +94,9 @@ class ClosedForm:
         """A block in pieces for `_to_gradient`; compiled passes cut it themselves, but copies must be small."""
         if not self.compiled:
             return _slices(rows, s_BP)
-        in_place = not self.others or len(self.parts) == 1
-        return _slices(rows, s_BP, s_BP.numel() if in_place else 2 * CELLS_OF_SLICE)
+        if not self.others or len(self.parts) == 1:  # all in place
+            return _slices(rows, s_BP, s_BP.numel())
+        return _slices(rows, s_BP, CELLS_OF_SLICE // 2 if s_BP.device.type == "cpu" else 0)
 
     def _load(self, start: int) -> tuple[slice, Tensor]:
         """A block of scores with positives and ignored pairs cut out, as `self.negatives` wants it."""
@@ -187,9 +188,10 @@ def sum_over_pairs(part: Part, s_E: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _slices(rows: slice, s_BP: Tensor, cells: int = 0) -> Iterator[tuple[slice, Tensor]]:
-    """A block in pieces of so many cells (0: that fit the cache), with the rows of each."""
+    """A block in pieces of so many cells (0: that suit the device), with the rows of each."""
     start = rows.start
-    for s_RP in s_BP.split(max(1, (cells or CELLS_OF_SLICE) // s_BP.shape[1])):
+    cells = cells or (CELLS_OF_SLICE if s_BP.device.type == "cpu" else CELLS_OF_BLOCK)  # a GPU starts a kernel for each
+    for s_RP in s_BP.split(max(1, cells // s_BP.shape[1])):
         yield slice(start, start + len(s_RP)), s_RP
         start += len(s_RP)
 

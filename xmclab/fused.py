@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CELLS_OF_SLICE = 1 << 17
 NEAR = np.float32(60)  # exp(+-60) and sums of 1e10 of them are normal float32 numbers
 WIDEST = np.float32(80)  # and so is this exponential
-MUCH = np.float32(1e26)  # about that of 60
+MUCH = np.float32(1e26)  # about exp(60)
 ROUND = np.float32(1.5 * 2**23)  # added and taken away again, it rounds; between, the integer is in the lowest bits
 ONE = np.int32(127 << 23)  # the bits of 1.0
 ABSENT = np.int32(-0x800000)  # those of the score of an absent candidate, -inf

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import torch
+from typing import Literal
 
+import pytest
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+
+from xmclab.heads import classifier
 from xmclab.heads.classifier import Classifier
 from xmclab.heads.dual_encoder import DualEncoder
 
@@ -52,3 +58,22 @@ def test_classifier_drops_numbers_of_the_looked_up_rows_in_training() -> None:
     head.build(8, 10)
     assert (head.train().labels(None, IDS) == 0).float().mean() > 0.3
     assert (head.psi.weight == 0).sum() == 0
+
+
+@pytest.mark.parametrize("at_once", [2, 100])
+@pytest.mark.parametrize("rows", ["texts", "texts+queries"])
+def test_classifier_rows_start_from_texts_and_queries(
+    monkeypatch: pytest.MonkeyPatch, rows: Literal["texts", "texts+queries"], at_once: int
+) -> None:
+    monkeypatch.setattr(classifier, "LABELS_AT_ONCE", at_once)
+    torch.manual_seed(0)
+    head = Classifier(dim=3, rows=rows)
+    head.build(4, num_labels=5)
+    x_ND, x_LD = torch.randn(6, 4), torch.randn(5, 4)
+    targets_NL = torch.tensor([[2.0, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], *[[0, 0, 0, 0, 1]] * 3])
+    head.start(x_ND, x_LD, sp.csr_array(targets_NL.numpy()))
+    expected_LD = F.normalize(head.g2[0](x_LD), dim=1)
+    if rows == "texts+queries":  # whatever their relevance; a label that nobody has keeps its text
+        means_LD = (targets_NL.T > 0).float() @ F.normalize(head.g2[0](x_ND), dim=1)
+        expected_LD = F.normalize(expected_LD + F.normalize(means_LD, dim=1), dim=1)
+    torch.testing.assert_close(head.psi.weight.detach(), expected_LD.detach())

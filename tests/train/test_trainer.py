@@ -252,9 +252,12 @@ def test_out_of_memory_says_what_to_lower(
 
 def test_where_torch_cannot_compile_the_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = importlib.import_module("torch._dynamo.exc").TorchDynamoException("no compiler found")
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda self: None)
     monkeypatch.setattr(Trainer, "compute", lambda *_: raising(error)())
     with pytest.raises(ConfigError, match=r"compile=true: .*no compiler found \(install .* compile=false\)"):
-        run(config(), default_registry(), tmp_path / "out", QUIET)
+        run(config("compile=on"), default_registry(), tmp_path / "out", QUIET)
+    with pytest.raises(RuntimeError, match="no compiler found"):  # of a part that compiles by itself
+        run(config(), default_registry(), tmp_path / "other", QUIET)
 
 
 def test_other_errors_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ from xmclab.api import Head, option
 from xmclab.heads.projection import ProjectionInit, projection
 from xmclab.tables import RowTable, TableDtype, TableOptimizer
 
+LABELS_AT_ONCE = 1 << 16  # whose first rows are made together
+
 
 @dataclass(eq=False)
 class Classifier(Head):
@@ -58,13 +60,17 @@ class Classifier(Head):
 
     @torch.no_grad()
     def start(self, x_ND: Tensor, x_LD: Tensor, targets_NL: sp.csr_array) -> None:
-        rows_LD = F.normalize(self.g2[0](x_LD), dim=-1)
-        if self.rows == "texts+queries":
+        with_queries = self.rows == "texts+queries"
+        if with_queries:
             queries_ND = F.normalize(self.g2[0](x_ND), dim=-1).cpu().numpy()
-            positives_LN = targets_NL.astype(bool).astype("float32").T
-            means_LD = torch.from_numpy(positives_LN @ queries_ND).to(x_LD.device)
-            rows_LD = F.normalize(rows_LD + F.normalize(means_LD, dim=-1), dim=-1)
-        self.psi.weight.copy_(rows_LD)
+            positives_LN = targets_NL.astype(bool).astype("float32").T.tocsr()
+        for start in range(0, len(x_LD), LABELS_AT_ONCE):
+            block = slice(start, start + LABELS_AT_ONCE)
+            rows_BD = F.normalize(self.g2[0](x_LD[block]), dim=-1)
+            if with_queries:
+                means_BD = torch.from_numpy(positives_LN[block] @ queries_ND).to(x_LD.device)
+                rows_BD = F.normalize(rows_BD + F.normalize(means_BD, dim=-1), dim=-1)
+            self.psi.weight[block] = rows_BD
 
     def queries(self, x_BD: Tensor) -> Tensor:
         q_BD: Tensor = self.g2(x_BD)

@@ -121,12 +121,12 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
     data = open_data(settings.data, registry)
     folder = store.create_folder(out, f"{config.recipe}-{data.name}")
     with deterministic(settings.deterministic):
-        with failures(folder):
+        with failures(folder, settings.compile):
             trainer = make_trainer(config, data, folder, console)
         evaluator = Evaluator(config, data)
         store.save_config(folder, config)
         store.write_json(folder / "environment.json", store.environment(config, data, trainer.device))
-        with observed(config, folder, trainer.steps, started, console) as log, failures(folder):
+        with observed(config, folder, trainer.steps, started, console) as log, failures(folder, settings.compile):
             seconds["prepare"] = time.perf_counter() - started
             with timed(seconds, "train"), Display(console, settings.epochs, trainer.steps) as display:
                 display.note(
@@ -193,7 +193,7 @@ def make_trainer(config: Config, data: Dataset, folder: Path, console: Console) 
 
 
 @contextlib.contextmanager
-def failures(folder: Path) -> Iterator[None]:
+def failures(folder: Path, compiles: bool) -> Iterator[None]:
     """Record where a run diverged; say what to do when memory runs out, or when torch cannot compile."""
     try:
         yield
@@ -211,7 +211,7 @@ def failures(folder: Path) -> Iterator[None]:
             hint = "lower encode.chunk (gradients stay exact), then pool.cap or sampler.batch_size"
             raise MemoryLimitError(Problem("out of memory", reason, hint)) from error
         dynamo: Any = sys.modules.get("torch._dynamo.exc")
-        if dynamo and isinstance(error, dynamo.TorchDynamoException):
+        if compiles and dynamo and isinstance(error, dynamo.TorchDynamoException):
             hint = "install a C++ compiler for a CPU, triton for a GPU; or say compile=false"
             raise ConfigError(Problem("compile=true", f"torch cannot compile here: {reason}", hint)) from error
         raise
