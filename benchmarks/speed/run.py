@@ -13,6 +13,7 @@ import platform
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as `xmclab` does; torch reads it when it is imported
 
@@ -49,17 +50,21 @@ def main() -> None:
         results["rows"][part] = [{**asdict(row), "met": row.met} for row in rows]
         for row in rows:
             print(f"{'met ' if row.met else 'MISS'} {row.goal:>2}  {row.what}: {row.ours} | {row.peer}", flush=True)
-    results["machine"] = machine()
-    path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        results["machine"] = machine()
+        path.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        (HERE / "results.md").write_text(table(results["rows"]), encoding="utf-8")
+
+
+def table(parts: dict[str, list[dict[str, Any]]]) -> str:
+    """All rows in the order of the goals, in Markdown."""
     lines = ["| goal | part | ours | beside | bound | measured | met |", "|---|---|---|---|---|---|---|"]
-    every = sorted((row for rows in results["rows"].values() for row in rows), key=lambda row: row["goal"])
-    for row in every:
+    for row in sorted((row for rows in parts.values() for row in rows), key=lambda row: row["goal"]):
         bound = f"{row['sense']} {row['bound']:g}"
         met = "yes" if row["met"] else "no"
         lines.append(
             f"| {row['goal']} | {row['what']} | {row['ours']} | {row['peer']} | {bound} | {row['value']:.3g} | {met} |"
         )
-    (HERE / "results.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ class Classifier(Head):
         with_queries = self.rows == "texts+queries"
         if with_queries:
             queries_ND = F.normalize(self.g2[0](x_ND), dim=-1).cpu().numpy()
-            positives_LN = targets_NL.astype(bool).astype("float32").T.tocsr()
+            positives_LN = sp.csr_array(targets_NL.astype(bool).astype("float32").T)
         for start in range(0, len(x_LD), LABELS_AT_ONCE):
             block = slice(start, start + LABELS_AT_ONCE)
             rows_BD = F.normalize(self.g2[0](x_LD[block]), dim=-1)
