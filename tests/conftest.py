@@ -25,9 +25,9 @@ from torch import Tensor, nn
 
 from xmclab import cli
 from xmclab.api import Encoder, Ragged, Side, Tokens
-from xmclab.config import resolve
-from xmclab.plugins import default_registry
-from xmclab.train.run import run
+from xmclab.host.config import resolve
+from xmclab.host.registry import default_registry
+from xmclab.runs.run import run
 
 SMALL = ["data=tiny", "sampler.batch_size=512", "epochs=1", "evaluate.baselines=off"]
 BAG = ("encoder=bag", "encoder.dim=16")

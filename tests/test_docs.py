@@ -28,12 +28,13 @@ from pathlib import Path
 
 import pytest
 
-from xmclab import cli, errors, hookspecs
-from xmclab.config import resolve
+from xmclab import cli, errors
 from xmclab.errors import ConfigError, XmclabError
-from xmclab.expr import parse_expression
-from xmclab.objectives import check_terms
-from xmclab.plugins import default_registry
+from xmclab.host import hookspecs
+from xmclab.host.compose import check_terms
+from xmclab.host.config import resolve
+from xmclab.host.registry import default_registry
+from xmclab.objectives.expr import parse_expression
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -204,7 +205,7 @@ def pip(arguments: list[str]) -> int:
 def test_a_reader_can_do_what_the_page_says(
     page: Path, tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xmclab.encoders.hf.locate", lambda model: str(tiny_bert) if model == "minilm" else model)
+    monkeypatch.setattr("xmclab.model.encoders.hf.locate", lambda model: str(tiny_bert) if model == "minilm" else model)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from xmclab.config import resolve
-from xmclab.hookspecs import API_VERSION
-from xmclab.plugins import default_registry
-from xmclab.train.run import run
+from xmclab.host.config import resolve
+from xmclab.host.hookspecs import API_VERSION
+from xmclab.host.registry import default_registry
+from xmclab.runs.run import run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 COVERED = {"own_training_loop.py", "plugin_minimal", "plugin_sampler"}

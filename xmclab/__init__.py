@@ -8,16 +8,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from xmclab.hookspecs import API_VERSION, PartRef, hookimpl, part
+from xmclab.host.hookspecs import API_VERSION, PartRef, hookimpl, part
 from xmclab.options import option
 
 if TYPE_CHECKING:
-    from xmclab.objectives import Objective, objective
+    from xmclab.host.compose import objective
+    from xmclab.objectives.objective import Objective
 
 __version__ = "0.1.0"
 __all__ = ["API_VERSION", "Objective", "PartRef", "__version__", "hookimpl", "objective", "option", "part"]
 
-_LAZY = {"objective": "xmclab.objectives", "Objective": "xmclab.objectives", "api": "xmclab.api"}
+_LAZY = {"objective": "xmclab.host.compose", "Objective": "xmclab.objectives.objective", "api": "xmclab.api"}
 
 
 def __getattr__(name: str) -> Any:

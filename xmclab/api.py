@@ -391,11 +391,14 @@ class Sampler(ABC):
     batch_size: int = option(1024, "queries of a batch", ge=1)
 
     @abstractmethod
-    def plan(self, rows_N: NDArray[np.int64], epoch: int, view: View | None, keys: Keys) -> list[NDArray[np.int64]]:
+    def plan(
+        self, rows_N: NDArray[np.int64], targets_NL: sp.csr_array, epoch: int, view: View | None, keys: Keys
+    ) -> list[NDArray[np.int64]]:
         """The batches of an epoch: a partition of `rows_N`, pure in its arguments.
 
         Args:
             rows_N: query ids that can be trained on (those with a positive), ascending.
+            targets_NL: the labels of all training queries, not to be changed.
             view: the latest view, `None` before the first refresh.
         """
 

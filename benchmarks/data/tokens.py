@@ -144,10 +144,10 @@ def child(source: str, model: str, cache: str) -> None:
 
     from xmclab.data import open_data
     from xmclab.data.tokens import Tokeniser
-    from xmclab.encoders.bag import Bag
-    from xmclab.encoders.hf import HuggingFace
-    from xmclab.plugins import default_registry
-    from xmclab.schema import DataSettings
+    from xmclab.host.registry import default_registry
+    from xmclab.host.schema import DataSettings
+    from xmclab.model.encoders.bag import Bag
+    from xmclab.model.encoders.hf import HuggingFace
 
     encoder: Any = Bag(dim=1) if model == "bag" else HuggingFace(model=model)
     settings, registry = DataSettings(source=source, cache=cache), default_registry()

@@ -14,10 +14,10 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from xmclab.config import resolve
-from xmclab.evaluate.report import COLUMNS
-from xmclab.plugins import default_registry
-from xmclab.train.run import run
+from xmclab.evaluation.report import COLUMNS
+from xmclab.host.config import resolve
+from xmclab.host.registry import default_registry
+from xmclab.runs.run import run
 
 HERE = Path(__file__).parent
 RUNS = {"unidec": ["recipe=unidec"], "depsl": ["recipe=depsl"]}

@@ -16,8 +16,8 @@ import scipy.sparse as sp
 from xmclab.api import Dataset, Split
 from xmclab.data import open_data
 from xmclab.data.write import NO_CONTENTS, write_raw_text
-from xmclab.plugins import default_registry
-from xmclab.schema import DataSettings
+from xmclab.host.registry import default_registry
+from xmclab.host.schema import DataSettings
 
 LANGUAGES = ("r-", "ruby-")
 

@@ -8,10 +8,10 @@ from collections import defaultdict
 import torch
 from harness import Row
 
-from xmclab.config import resolve
 from xmclab.data import open_dataset
-from xmclab.plugins import default_registry
-from xmclab.train.trainer import Trainer
+from xmclab.host.config import resolve
+from xmclab.host.registry import default_registry
+from xmclab.training.trainer import Trainer
 
 
 def measure() -> list[Row]:
@@ -19,7 +19,7 @@ def measure() -> list[Row]:
     config = resolve(["recipe=unidec"], registry)
     trainer = Trainer(config, open_dataset("debian", "title", registry))
     view = trainer.refresh(1)
-    plan = trainer.sampler.plan(trainer.rows_N, 1, view, trainer.keys)
+    plan = trainer.plan(1, view)
     times: dict[str, float] = defaultdict(float)
     clock = time.perf_counter()
 
@@ -32,7 +32,7 @@ def measure() -> list[Row]:
     for step, rows in enumerate(plan):
         prepared = trainer.prepare(step, rows)
         lap("plan and collate (hidden in a thread)")
-        trainer.compute(step, trainer.on_device(*prepared))
+        trainer.compute(step, trainer.on_device(prepared))
         lap("forward and backward")
         trainer.optimizers.clip()
         trainer.optimizers.step()

@@ -18,10 +18,10 @@ from harness import Row, interleaved, peak_growth
 
 from xmclab.api import Ragged, Tokens
 from xmclab.data import open_dataset
-from xmclab.encoders import packed
-from xmclab.encoders.hf import MINILM, MINILM_PACKAGE, HuggingFace
-from xmclab.plugins import default_registry
-from xmclab.train.step import ChunkedEncoding
+from xmclab.host.registry import default_registry
+from xmclab.model.encoders import packed
+from xmclab.model.encoders.hf import MINILM, MINILM_PACKAGE, HuggingFace
+from xmclab.training.step import ChunkedEncoding
 
 VOCABULARY, CHUNK, POOL = 8192, 256, 1024
 FETCHES = 20  # in a row: one is too short to be timed beside tokenising

@@ -9,8 +9,8 @@ import torch
 from harness import Row, interleaved
 from numpy.typing import NDArray
 
-from xmclab.samplers.k_means import balanced_k_means
-from xmclab.samplers.two_means import balanced_clusters
+from xmclab.plan.samplers.k_means import balanced_k_means
+from xmclab.plan.samplers.two_means import balanced_clusters
 
 Clusters = list[NDArray[np.int64]]
 

@@ -12,8 +12,8 @@ from harness import Row, interleaved
 from torch import Tensor, nn
 
 from xmclab.api import Ragged
-from xmclab.encoders import packed
-from xmclab.encoders.hf import MINILM, MINILM_PACKAGE, locate
+from xmclab.model.encoders import packed
+from xmclab.model.encoders.hf import MINILM, MINILM_PACKAGE, locate
 
 WORDS, PIECES, PADDED = 7, 1.3, 32  # words of a title, word pieces of a word, tokens that users pad to
 

@@ -62,7 +62,7 @@ def interleaved(
 
 def without_numba(run: Callable[[], Result]) -> Callable[[], Result]:
     """The same call by the versions in numpy and torch."""
-    from xmclab import accelerator
+    from xmclab.kernels import dispatch as accelerator
 
     def plain() -> Result:
         worth, accelerator.WORTH_LOADING = accelerator.WORTH_LOADING, 1 << 62

@@ -10,9 +10,9 @@ import scipy.sparse as sp
 from harness import Row, interleaved, peak_growth, without_numba
 from numpy.typing import NDArray
 
-from xmclab import accelerator
 from xmclab.api import Ranking
-from xmclab.evaluate.metrics import KINDS, evaluate
+from xmclab.evaluation.metrics import KINDS, evaluate
+from xmclab.kernels import dispatch as accelerator
 
 POINTS, LABELS, PER_POINT = 135_000, 131_000, 2.3
 MEBIBYTE = 1 << 20

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid, normalize
 
 import xmclab
-from xmclab.truth import Truth
+from xmclab.objectives.truth import Truth
 
 QUERIES, LABELS, WIDTH, TEMPERATURE = 1098, 3000, 256, 1 / 18
 LARGE = 8192

@@ -12,10 +12,10 @@ import scipy.sparse as sp
 from harness import Row, interleaved, without_numba
 from numpy.typing import NDArray
 
-from xmclab import accelerator
 from xmclab.api import Batch
-from xmclab.batch.pool import build_batch
-from xmclab.miners.ann import AnnMiner
+from xmclab.kernels import dispatch as accelerator
+from xmclab.plan.miners.ann import AnnMiner
+from xmclab.plan.pool import build_batch
 
 QUERIES, POINTS, LABELS, PER_POINT = 1098, 400_000, 1_300_000, 22
 BETA, ETA, MINED = 3, 6, 30

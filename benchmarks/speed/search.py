@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xmclab.api import Keys, View
-from xmclab.indexes.exact import Exact
-from xmclab.indexes.lists import Lists
-from xmclab.miners.ann import FIRST_PROBES, reach_recall
+from xmclab.plan.indexes.exact import Exact
+from xmclab.plan.indexes.lists import Lists
+from xmclab.plan.miners.ann import FIRST_PROBES, reach_recall
 
 LABELS, WIDTH, K = 131_073, 256, 30
 QUERIES = 300_000  # mined

@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from harness import Row, interleaved
 
 from xmclab.api import Dataset, Split
-from xmclab.config import resolve
-from xmclab.plugins import default_registry
-from xmclab.train.profile import Profile
-from xmclab.train.trainer import Trainer
+from xmclab.host.config import resolve
+from xmclab.host.registry import default_registry
+from xmclab.runs.profile import Profile
+from xmclab.training.step import unprofiled
+from xmclab.training.trainer import Trainer
 
 QUERIES, POOL, PADDED = 1098, 3000, 32
 WORDS = [f"w{i}" for i in range(3000)]
@@ -138,22 +139,25 @@ class Step:
         self.folder = Path(self._folder.name)
         save_bert(self.folder, layers, width)
         self.trainer = make_trainer(self.folder, data, width, queries, pool)
-        rows = self.trainer.sampler.plan(self.trainer.rows_N, 0, None, self.trainer.keys)[0]
-        self.batch, self.query_chunks, self.label_chunks = self.trainer.prepare(0, rows)
-        sizes = f"{len(self.batch.rows_Q)} queries × {len(self.batch.labels_P)} labels"
+        rows = self.trainer.plan(0, None)[0]
+        self.prepared = self.trainer.prepare(0, rows)
+        sizes = f"{len(self.prepared.batch.rows_Q)} queries × {len(self.prepared.batch.labels_P)} labels"
         self.shape = f"{layers}×{width} encoder, {sizes}, dim {width}"
 
     def ours(self) -> None:
-        self.trainer.step(0, self.batch, self.query_chunks, self.label_chunks)
+        self.trainer.step(0, self.prepared)
 
     def peers(self) -> dict[str, Callable[[], None]]:
-        truth = self.trainer.on_device(self.batch, self.query_chunks, self.label_chunks).truth
-        row_ids, label_ids = torch.from_numpy(self.batch.rows_Q), torch.from_numpy(self.batch.labels_P)
+        truth = self.trainer.on_device(self.prepared).truth
+        row_ids, label_ids = (
+            torch.from_numpy(self.prepared.batch.rows_Q),
+            torch.from_numpy(self.prepared.batch.labels_P),
+        )
         plain, positives = PlainScript(self.folder, self.data, self.width), truth.matrix(torch.float32)
         steps: dict[str, Callable[[], None]] = {"plain script": lambda: plain.step(row_ids, label_ids, positives)}
         if importlib.util.find_spec("sentence_transformers"):
-            texts = [self.data.train.texts[row] for row in self.batch.rows_Q]
-            labels = [self.data.label_texts[label] for label in self.batch.labels_P]
+            texts = [self.data.train.texts[row] for row in self.prepared.batch.rows_Q]
+            labels = [self.data.label_texts[label] for label in self.prepared.batch.labels_P]
             for name, cached in (("MultipleNegativesRanking", False), ("CachedMultipleNegativesRanking", True)):
                 steps[f"sentence-transformers {name}"] = SentenceTransformers(self.folder, texts, labels, cached).step
         return steps
@@ -178,11 +182,12 @@ def bare_products(step: Step) -> Callable[[], None]:
 def overhead(step: Step, bound: float, repeats: int) -> Row:
     """What the parts of a step beyond the encoder add to it, in the same steps."""
     step.ours()
-    profile = step.trainer.profile = Profile(step.trainer.device)
+    profile = Profile(step.trainer.device)
+    step.trainer.part = profile.part
     for _ in range(repeats):
         with profile.part("step"):
             step.ours()
-    step.trainer.profile = Profile(step.trainer.device, on=False)
+    step.trainer.part = unprofiled
     whole = profile.seconds["step"] / repeats
     encoder = (profile.seconds["encode forward"] + profile.seconds["encode backward"]) / repeats
     what = f"overhead beyond the encoder: {step.shape}"

@@ -14,9 +14,9 @@ from torch import Tensor
 
 import xmclab
 from xmclab.api import Batch
-from xmclab.heads.classifier import Classifier
-from xmclab.tables import RowOptimizer
-from xmclab.train.streaming import AllLabels, LabelBlocks
+from xmclab.model.heads.classifier import Classifier
+from xmclab.model.tables import RowOptimizer
+from xmclab.training.streaming import AllLabels, LabelBlocks
 
 QUERIES, DIM, POSITIVES = 512, 64, 5
 LABELS, FEWER = 500_000, 100_000

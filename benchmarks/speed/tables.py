@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 import xmclab
 from xmclab.api import Encoder, Ragged, Side, Tokens
-from xmclab.heads.classifier import Classifier
-from xmclab.schema import OptimSettings
-from xmclab.tables import RowOptimizer, RowTable, TableDtype, TableOptimizer
-from xmclab.train.model import Model
-from xmclab.train.optim import Optimizers
-from xmclab.train.step import DeviceBatch, HeadTerm, forward_backward
-from xmclab.truth import Truth
+from xmclab.host.schema import OptimSettings
+from xmclab.model.heads.classifier import Classifier
+from xmclab.model.model import Model
+from xmclab.model.tables import RowOptimizer, RowTable, TableDtype, TableOptimizer
+from xmclab.objectives.truth import Truth
+from xmclab.training.optim import Optimizers
+from xmclab.training.step import DeviceBatch, HeadTerm, forward_backward
 
 DIM, POOL, QUERIES = 64, 3000, 1024
 STORED: list[tuple[TableOptimizer, TableDtype, int]] = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import xmclab
-from xmclab.hookspecs import PartRef
+from xmclab.host.hookspecs import PartRef
 
 
 @xmclab.hookimpl

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 
 from xmclab.api import Baseline, Dataset, Ranking, option
 from xmclab.data.texts import JoinedTexts
-from xmclab.text import Featuriser
+from xmclab.model.encoders.features import Featuriser
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

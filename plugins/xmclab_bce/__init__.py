@@ -1,6 +1,6 @@
 """The binary cross-entropy loss: `loss.clf=ds+bce`."""
 
-from xmclab.hookspecs import PartRef, hookimpl, part
+from xmclab.host.hookspecs import PartRef, hookimpl, part
 
 
 @hookimpl

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from xmclab.api import BinaryLoss
-from xmclab.softmax import softplus_of_negatives
+from xmclab.objectives.softmax import softplus_of_negatives
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The decoupled softmax loss: `loss.de=ds`."""
 
-from xmclab.hookspecs import PartRef, hookimpl, part
+from xmclab.host.hookspecs import PartRef, hookimpl, part
 
 
 @hookimpl

@@ -1,6 +1,6 @@
 """The losses that play easy cells down: `loss.clf=focal`, `loss.clf=asl`."""
 
-from xmclab.hookspecs import PartRef, hookimpl, part
+from xmclab.host.hookspecs import PartRef, hookimpl, part
 
 
 @hookimpl

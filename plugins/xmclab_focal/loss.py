@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from xmclab.api import option
-from xmclab.curves import Curve, CurveLoss, mirrored
+from xmclab.objectives.curves import Curve, CurveLoss, mirrored
 
 
 def focused(s_QP: Tensor, gamma: float, clip: float = 0.0) -> Curve:

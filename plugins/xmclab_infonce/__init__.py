@@ -1,6 +1,6 @@
 """InfoNCE with an additive margin: `loss.de=infonce`."""
 
-from xmclab.hookspecs import PartRef, hookimpl, part
+from xmclab.host.hookspecs import PartRef, hookimpl, part
 
 
 @hookimpl

@@ -1,6 +1,6 @@
 """The probabilistic contrastive loss: `loss.de=prob_contrastive`."""
 
-from xmclab.hookspecs import PartRef, hookimpl, part
+from xmclab.host.hookspecs import PartRef, hookimpl, part
 
 
 @hookimpl

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from xmclab.api import option
-from xmclab.curves import Curve, CurveLoss
+from xmclab.objectives.curves import Curve, CurveLoss
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Binary cross-entropy for labels that are missing: `loss.clf=pw_bce`, `loss.clf=unbiased_bce`."""
 
-from xmclab.hookspecs import PartRef, hookimpl, part
+from xmclab.host.hookspecs import PartRef, hookimpl, part
 
 
 @hookimpl

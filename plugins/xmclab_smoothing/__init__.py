@@ -1,6 +1,6 @@
 """Label smoothing: `loss.clf=smooth_bce`, `loss.de=smooth_softmax`."""
 
-from xmclab.hookspecs import PartRef, hookimpl, part
+from xmclab.host.hookspecs import PartRef, hookimpl, part
 
 
 @hookimpl

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from xmclab.api import MultiClassLoss, option
-from xmclab.curves import Curve, CurveLoss, mirrored
+from xmclab.objectives.curves import Curve, CurveLoss, mirrored
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The soft top-k loss: `loss.de=soft_topk`."""
 
-from xmclab.hookspecs import PartRef, hookimpl, part
+from xmclab.host.hookspecs import PartRef, hookimpl, part
 
 
 @hookimpl

@@ -1,6 +1,6 @@
 """The squared hinge loss: `loss.clf=squared_hinge`."""
 
-from xmclab.hookspecs import PartRef, hookimpl, part
+from xmclab.host.hookspecs import PartRef, hookimpl, part
 
 
 @hookimpl

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from xmclab.curves import Curve, CurveLoss, mirrored
+from xmclab.objectives.curves import Curve, CurveLoss, mirrored
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The softmax losses whose denominator holds every candidate: `loss.de=supcon`, `loss.de=softmax`."""
 
-from xmclab.hookspecs import PartRef, hookimpl, part
+from xmclab.host.hookspecs import PartRef, hookimpl, part
 
 
 @hookimpl

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from xmclab.api import MultiClassLoss, Pairs
-from xmclab.softmax import log_sum_exp_by_row
+from xmclab.objectives.softmax import log_sum_exp_by_row
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """The triplet loss with online hard negatives: `loss.de=triplet`."""
 
-from xmclab.hookspecs import PartRef, hookimpl, part
+from xmclab.host.hookspecs import PartRef, hookimpl, part
 
 
 @hookimpl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xmclab.hookspecs import hookimpl
+from xmclab.host.hookspecs import hookimpl
 
 
 @hookimpl

@@ -9,9 +9,9 @@ import scipy.sparse as sp
 import xmclab_baselines.tfidf as tfidf
 from xmclab.api import Baseline, Dataset, Ranking, Split
 from xmclab.data import open_dataset
-from xmclab.evaluate.metrics import evaluate
-from xmclab.plugins import default_registry
-from xmclab.text import Featuriser
+from xmclab.evaluation.metrics import evaluate
+from xmclab.host.registry import default_registry
+from xmclab.model.encoders.features import Featuriser
 from xmclab_baselines.tfidf import TfidfLabels, TfidfNeighbours, top_k
 
 WORDS = ["red", "green", "blue", "apple", "pear", "plum", "pie", "tart", "cake", "juice"]

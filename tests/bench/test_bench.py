@@ -21,11 +21,11 @@ from xmclab.bench import runner
 from xmclab.bench.bench import run_bench
 from xmclab.bench.spec import Cell, load_spec
 from xmclab.bench.view import GridView, Job
-from xmclab.config import resolve
-from xmclab.plugins import default_registry
+from xmclab.host.config import resolve
+from xmclab.host.registry import default_registry
 from xmclab.report.files import write_report
 from xmclab.report.folders import compare_folders
-from xmclab.train.run import run as train
+from xmclab.runs.run import run as train
 
 SPEC = """\
 # Reductions in small.

@@ -9,7 +9,7 @@ import pytest
 
 from xmclab.bench.spec import load_spec, named_specs, resolve_cells, split_list
 from xmclab.errors import ConfigError
-from xmclab.plugins import default_registry
+from xmclab.host.registry import default_registry
 
 SPEC = """\
 # Two losses.

@@ -23,13 +23,13 @@ from xmclab.errors import (
     Problem,
     StorageError,
 )
-from xmclab.hookspecs import KINDS
+from xmclab.host.hookspecs import KINDS
 
 
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Puts a trainer in place that only notes what it is called with, and prints."""
-    import xmclab.train.run
+    import xmclab.runs.run
 
     calls: list[tuple[Any, ...]] = []
 
@@ -38,8 +38,8 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         print("a part that prints")
         return types.SimpleNamespace(document={"metrics": {"de": {"P@1": 50.0}}})
 
-    monkeypatch.setattr(xmclab.train.run, "run", run)
-    monkeypatch.setattr(xmclab.train.run, "print_result", lambda console, result: console.print("the table"))
+    monkeypatch.setattr(xmclab.runs.run, "run", run)
+    monkeypatch.setattr(xmclab.runs.run, "print_result", lambda console, result: console.print("the table"))
     return calls
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from xmclab.config import resolve
 from xmclab.errors import ConfigError
-from xmclab.plugins import default_registry
-from xmclab.train.run import run
+from xmclab.host.config import resolve
+from xmclab.host.registry import default_registry
+from xmclab.runs.run import run
 
 LOSSES = ["ds", "supcon", "bce", "ds+bce"]
 BINARY_ONLY = ["ova", "ova_n"]

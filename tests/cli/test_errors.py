@@ -89,7 +89,7 @@ class Weights(Reduction):
 
 @dataclass
 class Plan(Sampler):
-    def plan(self, rows_N, epoch, view, keys):
+    def plan(self, rows_N, targets_NL, epoch, view, keys):
         return [rows_N][1]
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from xmclab.cli.new import SCAFFOLD, USES, _words
-from xmclab.hookspecs import API_VERSION
+from xmclab.host.hookspecs import API_VERSION
 
 PARTS = [kind for kind in USES if kind != "recipe"]
 QUICK = ["epochs=1", "evaluate.baselines=off", "sampler.batch_size=512"]

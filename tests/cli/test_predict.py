@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from xmclab.plugins import default_registry
+from xmclab.host.registry import default_registry
 from xmclab.serve.open import open_predictor
 
 Call = Callable[..., tuple[int, str, str]]

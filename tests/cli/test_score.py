@@ -12,9 +12,9 @@ import scipy.sparse as sp
 
 from xmclab.api import Ranking
 from xmclab.data import open_dataset
-from xmclab.evaluate.metrics import inverse_propensity
-from xmclab.evaluate.scoring import score
-from xmclab.plugins import default_registry
+from xmclab.data.propensity import DEFAULT_PROPENSITY, inverse_propensity
+from xmclab.evaluation.scoring import Evaluator
+from xmclab.host.registry import default_registry
 
 Call = Callable[..., tuple[int, str, str]]
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "napkinxc.npz", allow_pickle=False)
@@ -111,10 +111,10 @@ def test_padding_never_reaches_the_metrics() -> None:
     """-1, which faiss gives where it finds nothing, is neither the last label nor a place taken."""
     truth = sp.csr_array(np.eye(3, 4))
     ranking = Ranking(np.array([[0, -1], [-1, -1], [2, -1]]), np.zeros((3, 2), np.float32))
-    found = score(ranking, truth, truth, draws=10)
+    found = Evaluator(truth, truth, DEFAULT_PROPENSITY).scores(ranking, draws=10)
     assert found.metrics["P@1"] == pytest.approx(200 / 3)
     last = sp.csr_array(np.array([[0, 0, 0, 1]] * 3))
-    assert score(ranking, last, truth, draws=10).metrics["P@1"] == 0
+    assert Evaluator(last, truth, DEFAULT_PROPENSITY).scores(ranking, draws=10).metrics["P@1"] == 0
 
 
 def test_a_data_set_known_by_name_has_its_own_propensities(call: Call, tmp_path: Path) -> None:
@@ -127,9 +127,8 @@ def test_a_data_set_known_by_name_has_its_own_propensities(call: Call, tmp_path:
     _, out, _ = call("score", "--pred", tmp_path / "top.npy", "--data", folder, "--json")
     assert json.loads(out)["propensity"] == {"A": 0.6, "B": 2.6}
     train = sp.csr_array(np.tile([1, 0], (20, 1)))
-    assert (
-        json.loads(out)["metrics"]
-        == score(Ranking(np.tile([1, 0], (20, 1)), np.zeros((20, 2), np.float32)), train, train, (0.6, 2.6)).metrics
+    assert json.loads(out)["metrics"] == Evaluator(train, train, (0.6, 2.6)).metrics(
+        Ranking(np.tile([1, 0], (20, 1)), np.zeros((20, 2), np.float32))
     )
     assert inverse_propensity(train, 0.6, 2.6)[1] > 1
 

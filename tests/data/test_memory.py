@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from xmclab.data import open_dataset
-from xmclab.plugins import default_registry
+from xmclab.host.registry import default_registry
 
 ROWS, JUNK = 4000, "x" * 2000
 

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xmclab.config import resolve
 from xmclab.data import open_data, open_dataset
 from xmclab.errors import ConfigError, DataError
-from xmclab.plugins import default_registry
-from xmclab.schema import DataSettings
+from xmclab.host.config import resolve
+from xmclab.host.registry import default_registry
+from xmclab.host.schema import DataSettings
 
 EMBEDDED = Path(sys.modules["xmclab.data"].__file__ or "").parent / "embedded"
 

@@ -13,7 +13,7 @@ from xmclab.data import open_dataset
 from xmclab.data.resplit import reciprocal, resplit, same_text
 from xmclab.data.write import Contents
 from xmclab.errors import DataError
-from xmclab.plugins import default_registry
+from xmclab.host.registry import default_registry
 
 
 def items(seed: int, number: int = 40) -> tuple[Dataset, Contents]:

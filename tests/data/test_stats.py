@@ -13,7 +13,7 @@ from xmclab.api import Dataset, Split
 from xmclab.data import open_dataset
 from xmclab.data.stats import plot, remarks, statistics, zipf_exponent
 from xmclab.errors import ConfigError, PluginError
-from xmclab.plugins import default_registry
+from xmclab.host.registry import default_registry
 
 
 def small() -> Dataset:

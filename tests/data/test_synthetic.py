@@ -12,7 +12,7 @@ import pytest
 from xmclab.api import Dataset
 from xmclab.data import open_dataset, synthetic
 from xmclab.data.synthetic import LabelDraw, Recipe, make_synthetic
-from xmclab.plugins import default_registry
+from xmclab.host.registry import default_registry
 
 SMALL = Recipe(train=300, test=40, labels=60, topics=6, labels_per_query=2.5, words=7, exponent=1.0, seed=0)
 

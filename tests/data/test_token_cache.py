@@ -15,18 +15,18 @@ import torch
 from rich.console import Console
 
 from xmclab.api import Encoder, Ragged
-from xmclab.config import resolve
 from xmclab.data import open_dataset
 from xmclab.data import texts as texts_module
 from xmclab.data import tokens as module
 from xmclab.data.texts import PackedTexts
 from xmclab.data.tokens import Tokeniser, tokenise
-from xmclab.encoders.bag import Bag
-from xmclab.encoders.hf import HuggingFace
 from xmclab.errors import DataError, MemoryLimitError, StorageError
-from xmclab.plugins import default_registry
-from xmclab.schema import DataSettings
-from xmclab.train.run import run
+from xmclab.host.config import resolve
+from xmclab.host.registry import default_registry
+from xmclab.host.schema import DataSettings
+from xmclab.model.encoders.bag import Bag
+from xmclab.model.encoders.hf import HuggingFace
+from xmclab.runs.run import run
 
 TEXTS = [f"red {'green ' * (row % 5)}blue-{row % 7} wörd{row % 11}" for row in range(40)] + [""]
 QUIET = Console(quiet=True)
@@ -225,7 +225,7 @@ def test_the_message_says_what_changed(bert: Path, tmp_path: Path) -> None:
     assert "tokens of queries: for the first time;" in said(source="there", texts=TEXTS[1:])
     assert "kept" not in said(lr=1.0, pooling="cls", source="there")
     told = Told(tmp_path, source="here")
-    assert "tokens of queries: encoder was xmclab.encoders.hf.HuggingFace;" in told(Bag(dim=2))[1]
+    assert "tokens of queries: encoder was xmclab.model.encoders.hf.HuggingFace;" in told(Bag(dim=2))[1]
     assert "vocabulary: lowercase was True; " in told(Bag(dim=2, lowercase=False))[1]
     assert len(entries(tmp_path)) == 6
 

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from xmclab.api import Dataset, Split
 from xmclab.data import open_data, open_dataset
-from xmclab.data.columns import content_of, join
+from xmclab.data.readers.columns import content_of, join
 from xmclab.data.write import WRITERS, Contents, with_contents
 from xmclab.errors import DataError, StorageError
-from xmclab.files import new_folder
-from xmclab.plugins import default_registry
-from xmclab.schema import DataSettings
+from xmclab.host.registry import default_registry
+from xmclab.host.schema import DataSettings
+from xmclab.system.files import new_folder
 
 
 def read_all(path: Path) -> tuple[Dataset, Contents]:

@@ -17,9 +17,9 @@ import pytest
 
 from xmclab import cli
 from xmclab.data import open_dataset
-from xmclab.evaluate.metrics import inverse_propensity
-from xmclab.plugins import default_registry
-from xmclab.train.store import load_model
+from xmclab.data.propensity import inverse_propensity
+from xmclab.host.registry import default_registry
+from xmclab.runs.store import load_model
 
 LABELS = [
     {"uid": name, "title": title} for name, title in (("a", "red apple"), ("b", "rye bread"), ("c", "old cheese"))
@@ -162,7 +162,7 @@ def test_18_labels_of_the_same_text(data: Folder) -> None:
 
 
 def test_18_merged_they_are_not_each_others_negatives(data: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    from xmclab.train.trainer import Trainer
+    from xmclab.training.trainer import Trainer
 
     batches = []
     prepare = Trainer.prepare

@@ -26,11 +26,12 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from xmclab.api import Ranking
-from xmclab.evaluate import metrics
-from xmclab.evaluate.search import look_up
-from xmclab.indexes.exact import Exact
-from xmclab.indexes.faiss import Faiss
-from xmclab.plugins import default_registry
+from xmclab.data import propensity
+from xmclab.evaluation import metrics
+from xmclab.evaluation.search import look_up
+from xmclab.host.registry import default_registry
+from xmclab.plan.indexes.exact import Exact
+from xmclab.plan.indexes.faiss import Faiss
 from xmclab.serve.export import write_export
 from xmclab.serve.open import open_predictor
 
@@ -168,7 +169,7 @@ def test_metrics_equal_their_definition_to_1e_12(seed: int, k: int, rows: int) -
     scores = np.where(rng.random((rows, labels)) < 0.7, rng.integers(0, 4, (rows, labels)) / 4, np.nan)
     truth = rng.random((rows, labels)) < rng.choice([0.02, 0.2])
     hidden = (rng.random((rows, labels)) < 0.15) & ~truth
-    weights = metrics.inverse_propensity(sp.csr_array(rng.random((50, labels)) < 0.2), 0.55, 1.5)
+    weights = propensity.inverse_propensity(sp.csr_array(rng.random((50, labels)) < 0.2), 0.55, 1.5)
     ids = []
     for row in range(rows):
         known = [label for label in range(labels) if not np.isnan(scores[row, label]) and not hidden[row, label]]
@@ -191,7 +192,7 @@ def test_metrics_equal_those_of_napkinxc_to_1e_12() -> None:
     ks = tuple(range(1, 11))
     ranking = metrics.ranking_from_scores(matrix("scores"), 40)
     ranking = metrics.drop_filtered(ranking, matrix("filter"), 10)
-    weights = metrics.inverse_propensity(matrix("train"), 0.6, 2.6)
+    weights = propensity.inverse_propensity(matrix("train"), 0.6, 2.6)
     values = metrics.evaluate(ranking, matrix("truth"), weights, ks, ks)
     for kind in metrics.KINDS:
         ours = [values[f"{kind}@{k}"] / 100 for k in ks]

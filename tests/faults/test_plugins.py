@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from xmclab.plugins import load_registry
+from xmclab.host.registry import load_registry
 
 SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.de.dim=16", "head.clf.dim=16", "sampler.batch_size=512"]
 SMALL += ["epochs=1", "evaluate.baselines=off"]
@@ -60,7 +60,7 @@ def losses(folder: Path) -> list[tuple[float, dict[str, float]]]:
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, call: Call) -> Call:
     """The command line in this process, which finds the plugins that a test installs."""
-    monkeypatch.setattr("xmclab.plugins.default_registry", lambda: load_registry(os.environ))
+    monkeypatch.setattr("xmclab.host.registry.default_registry", lambda: load_registry(os.environ))
     return call
 
 
@@ -123,9 +123,9 @@ def test_40_two_distributions_use_one_entry_point_name(install: Install, fresh: 
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        (hook("xmclab_on_setp(record)"), "there is no hook 'xmclab_on_setp' (did you mean 'xmclab_on_step'?)"),
-        ("def xmclab_on_evel(): ...", "there is no hook 'xmclab_on_evel' (did you mean 'xmclab_on_eval'?)"),
-        (hook("xmclab_on_step(recrod)"), "xmclab_on_step has no argument 'recrod' (did you mean 'record'?)"),
+        (hook("xmclab_prats()"), "there is no hook 'xmclab_prats' (did you mean 'xmclab_parts'?)"),
+        ("def xmclab_recipies(): ...", "there is no hook 'xmclab_recipies' (did you mean 'xmclab_recipes'?)"),
+        (hook("xmclab_parts(config)"), "xmclab_parts has no argument 'config' (it takes none)"),
         (hook("xmclab_parts(config)", "return []"), "xmclab_parts has no argument 'config' (it takes none)"),
     ],
 )

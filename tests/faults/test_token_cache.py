@@ -161,8 +161,8 @@ from pathlib import Path
 from rich.console import Console
 from xmclab.data import tokens as module
 from xmclab.data.tokens import Tokeniser
-from xmclab.encoders.bag import Bag
-from xmclab.schema import DataSettings
+from xmclab.model.encoders.bag import Bag
+from xmclab.host.schema import DataSettings
 
 class Slow(Bag):
     def tokenise(self, texts):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from xmclab import closed_form
+from xmclab.objectives import engine as closed_form
 
 
 @dataclass

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import xmclab
-from xmclab.objectives import Objective
+from xmclab.objectives.objective import Objective
 
 MULTICLASS = itertools.product(("ds", "supcon", "softmax"), ("pol", "pal", "pal_n", "psl"))
 PAIRINGS = [*MULTICLASS, ("bce", "ova"), ("bce", "ova_n"), ("bce", "psl")]
@@ -140,7 +140,7 @@ def test_a_row_that_is_ignored_or_positive_everywhere_is_harmless(loss, reductio
 
 LOW_PRECISION = """
 import torch, xmclab
-from xmclab.truth import Truth
+from xmclab.objectives.truth import Truth
 torch.set_num_threads(1)
 torch.manual_seed(0)
 for dtype in (torch.bfloat16, torch.float16):

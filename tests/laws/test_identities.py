@@ -14,8 +14,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
 import xmclab
 from xmclab.api import Reduction
-from xmclab.objectives import Objective, Term
-from xmclab.plugins import default_registry
+from xmclab.host.registry import default_registry
+from xmclab.objectives.objective import Objective, Term
 
 few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 seeds = st.integers(0, 10_000)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xmclab.api import Loss
-from xmclab.plugins import default_registry
+from xmclab.host.registry import default_registry
 
 LOSSES = {name: default_registry().get("loss", name)() for name in default_registry().names("loss") if "." not in name}
 NAMES = {type(loss): name for name, loss in LOSSES.items()}

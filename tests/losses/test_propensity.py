@@ -11,11 +11,11 @@ import torch
 
 import xmclab
 from xmclab.api import Batch, Pairs
-from xmclab.heads.classifier import Classifier
-from xmclab.objectives import Objective, Term
-from xmclab.reductions.pal_n import PalN
-from xmclab.train.streaming import AllLabels, LabelBlocks
-from xmclab.truth import Truth
+from xmclab.model.heads.classifier import Classifier
+from xmclab.objectives.objective import Objective, Term
+from xmclab.objectives.reductions.pal_n import PalN
+from xmclab.objectives.truth import Truth
+from xmclab.training.streaming import AllLabels, LabelBlocks
 from xmclab_bce.loss import BinaryCrossEntropy
 from xmclab_ds.loss import DecoupledSoftmax
 from xmclab_propensity.loss import PropensityWeightedBCE, UnbiasedBCE

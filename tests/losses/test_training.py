@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-import xmclab.train.streaming
-from xmclab.config import resolve
+import xmclab.training.streaming
 from xmclab.data import open_dataset
-from xmclab.objectives import Objective, Term
-from xmclab.plugins import default_registry
-from xmclab.reductions.pol import Pol
-from xmclab.train.trainer import Trainer
+from xmclab.host.config import resolve
+from xmclab.host.registry import default_registry
+from xmclab.objectives.objective import Objective, Term
+from xmclab.objectives.reductions.pol import Pol
+from xmclab.training.trainer import Trainer
 
 REGISTRY = default_registry()
 LOSSES = [name for name in REGISTRY.names("loss") if "." not in name]
@@ -28,8 +28,8 @@ def make_trainer(*overrides: str) -> Trainer:
 def take_steps(made: Trainer, steps: int) -> list[float]:
     values = []
     for step in range(steps):
-        batch, queries, labels = made.prepare(0, made.rows_N[:48])
-        values.append(made.train_step(step, batch, made.on_device(batch, queries, labels))[0])
+        prepared = made.prepare(0, made.rows_N[:48])
+        values.append(made.train_step(step, prepared.batch, made.on_device(prepared))[0])
     made.model.settle()
     return values
 
@@ -64,11 +64,11 @@ def test_training_lowers_it(name):
 
 @pytest.mark.parametrize("name", BINARY)
 def test_binary_losses_stream_over_all_labels_to_the_same_weights(name, monkeypatch):
-    monkeypatch.setattr(xmclab.train.streaming, "CELLS", 48 * 30)  # several blocks
+    monkeypatch.setattr(xmclab.training.streaming, "CELLS", 48 * 30)  # several blocks
     options = ["head.de=none", f"loss.clf={name}", "reduction.clf=ova", "optim.clip=0"]
     streaming = make_trainer(*options)
     assert streaming.terms["clf"].streams
-    monkeypatch.setattr(xmclab.train.streaming, "can_stream", lambda objective, weighted: False)
+    monkeypatch.setattr(xmclab.training.streaming, "can_stream", lambda objective, weighted: False)
     plain = make_trainer(*options)
     for made in (streaming, plain):
         made.model.double()
@@ -81,6 +81,6 @@ def test_binary_losses_stream_over_all_labels_to_the_same_weights(name, monkeypa
 def test_a_step_leaves_no_tensor_behind_on_the_cpu(name):
     """On the `meta` device any operation that mixes in a tensor of the CPU raises."""
     made = make_trainer("device=meta", f"loss.clf={name}")
-    batch, queries, labels = made.prepare(0, made.rows_N[:48])
-    loss, values = made.compute(0, made.on_device(batch, queries, labels))
+    prepared = made.prepare(0, made.rows_N[:48])
+    loss, values = made.compute(0, made.on_device(prepared))
     assert {tensor.device.type for tensor in (loss, *values.values())} == {"meta"}

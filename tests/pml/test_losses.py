@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 import xmclab
 import xmclab_pml
 from xmclab.api import Loss
-from xmclab.plugins import default_registry
+from xmclab.host.registry import default_registry
 
 QUERIES, LABELS = 7, 9
 ONE_NUMBERING = ["HistogramLoss", "LiftedStructureLoss", "ThresholdConsistentMarginLoss"]  # they know no second set

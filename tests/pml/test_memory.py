@@ -12,7 +12,7 @@ from torch import Tensor
 
 from xmclab.api import Loss
 from xmclab.errors import MemoryLimitError
-from xmclab.plugins import default_registry
+from xmclab.host.registry import default_registry
 from xmclab_pml.losses import BYTES_PER_TRIPLET, GIB, WORTH_SAYING
 from xmclab_pml.pairs import Table
 

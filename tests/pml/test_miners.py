@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import xmclab
-from xmclab.plugins import default_registry
+from xmclab.host.registry import default_registry
 from xmclab_pml.options import make_miner
 from xmclab_pml.pairs import MINERS, Table
 

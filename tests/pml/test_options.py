@@ -12,7 +12,7 @@ from pytorch_metric_learning import losses, miners
 import xmclab
 import xmclab_pml
 from xmclab.errors import ConfigError, PluginError
-from xmclab.plugins import default_registry, load_registry
+from xmclab.host.registry import default_registry, load_registry
 from xmclab_pml.pairs import MINERS
 
 Call = Callable[..., tuple[int, str, str]]
@@ -102,7 +102,8 @@ def test_a_range_is_two_numbers() -> None:
 
 def test_names_import_nothing_heavy() -> None:
     code = (
-        "import sys, xmclab_pml; from xmclab.plugins import default_registry as r; assert 'torch' not in sys.modules;"
+        "import sys, xmclab_pml; from xmclab.host.registry import default_registry as r;"
+        "assert 'torch' not in sys.modules;"
         "assert 'pml.SupConLoss' in r().names('loss'); r().get('loss', 'ds');"
         "assert 'pytorch_metric_learning' not in sys.modules"
     )

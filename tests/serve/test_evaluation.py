@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from xmclab.errors import ConfigError
-from xmclab.plugins import default_registry
+from xmclab.host.registry import default_registry
 from xmclab.serve.evaluation import evaluate_folder
 
 

@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from xmclab.errors import DataError, PluginError, StorageError
-from xmclab.plugins import default_registry
+from xmclab.host.registry import default_registry
+from xmclab.runs.store import Labels
 from xmclab.serve import export as module
 from xmclab.serve.evaluation import evaluate_folder
 from xmclab.serve.export import write_export
 from xmclab.serve.open import open_predictor
 from xmclab.serve.predictor import Predictor
-from xmclab.train.store import Labels
 
 TEXTS = ["plot functions", "a database for the web", "", "music player", "a b c d " * 30]
 SEARCHES = ["de", "clf", "de+clf"]

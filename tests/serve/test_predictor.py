@@ -12,11 +12,11 @@ import torch
 from xmclab.api import Ranking
 from xmclab.data import open_dataset
 from xmclab.errors import ConfigError, DataError, StorageError
-from xmclab.plugins import default_registry
+from xmclab.host.registry import default_registry
+from xmclab.runs.store import Labels
 from xmclab.serve import predictor as module
 from xmclab.serve.open import open_predictor
 from xmclab.serve.predictor import Predictor, merged
-from xmclab.train.store import Labels
 
 TEXTS = ["plot functions", "a database for the web", "", "music player", "python library", "perl"]
 

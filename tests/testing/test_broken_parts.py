@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from xmclab.plugins import Registry
+from xmclab.host.registry import Registry
 from xmclab.testing import MODULES, examine, laws_of
 
 BROKEN = Path(__file__).parent / "broken"

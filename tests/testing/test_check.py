@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from xmclab.hookspecs import KINDS
-from xmclab.plugins import Broken, Claim, Origin, Registry, default_registry
-from xmclab.reductions.psl import Psl
+from xmclab.host.hookspecs import KINDS
+from xmclab.host.registry import Broken, Claim, Origin, Registry, default_registry
+from xmclab.objectives.reductions.psl import Psl
 from xmclab.testing import MODULES, examine, laws_of, loss_contract, reduction_contract
 from xmclab.testing.structure import structural_laws
 
@@ -122,7 +122,7 @@ def few_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     typo = Claim("loss", "typo", "no_such_module:Loss", origin)
     loss = Registry([], []).with_file(BROKEN / "losses.py").get("loss", "expression__weight")
     registry = Registry([encoder, tracker, theirs, typo, Claim("loss", "own_weight", loss, origin)], [origin])
-    monkeypatch.setattr("xmclab.plugins.default_registry", lambda: registry)
+    monkeypatch.setattr("xmclab.host.registry.default_registry", lambda: registry)
 
 
 @pytest.mark.usefixtures("few_parts")
@@ -152,7 +152,7 @@ def excused(monkeypatch: pytest.MonkeyPatch) -> type[Any]:
     monkeypatch.setattr(loss, "laws_not_kept", laws)
     origin = Origin("few", "few", "1")
     registry = Registry([Claim("loss", "excused", loss, origin)], [origin])
-    monkeypatch.setattr("xmclab.plugins.default_registry", lambda: registry)
+    monkeypatch.setattr("xmclab.host.registry.default_registry", lambda: registry)
     return loss
 
 
@@ -176,7 +176,7 @@ def test_a_law_that_a_part_does_not_keep_by_its_nature_is_shown_and_no_error(cal
 def test_all_says_which_plugins_are_broken(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     origin = Origin("other", "other-dist", "2.5")
     registry = Registry([], [origin], [Broken(origin, "ImportError: no such thing")])
-    monkeypatch.setattr("xmclab.plugins.default_registry", lambda: registry)
+    monkeypatch.setattr("xmclab.host.registry.default_registry", lambda: registry)
     code, out, err = call("check", "--all")
     assert code == 4
     assert out.startswith("plugin other: left out, ")

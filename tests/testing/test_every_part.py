@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from xmclab.hookspecs import KINDS
-from xmclab.plugins import default_registry
+from xmclab.host.hookspecs import KINDS
+from xmclab.host.registry import default_registry
 from xmclab.testing import examine
 
 EVERY = [(kind, name) for kind in KINDS for name in default_registry().names(kind)]

@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import xmclab
-from xmclab.accelerator import numba_works
-from xmclab.config import Config
 from xmclab.data import open_data
-from xmclab.schema import DataSettings
-from xmclab.train.trainer import pick_device
+from xmclab.host.config import Config
+from xmclab.host.schema import DataSettings
+from xmclab.kernels.dispatch import numba_works
+from xmclab.model.device import pick_device
 
 SURROUNDINGS = ("bench", "cli", "report", "scaffold", "serve", "testing")  # packages that no number depends on
 WITHOUT_EFFECT = ("profile", "tracker")

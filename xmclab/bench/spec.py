@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from xmclab.errors import ConfigError, Problem, did_you_mean
-from xmclab.recipes import Entry, is_file_name, read_recipe, summary
+from xmclab.host.recipes import Entry, is_file_name, read_recipe, summary
+from xmclab.host.schema import SHORTHANDS
 from xmclab.report.runs import MEASURES, TARGET
-from xmclab.schema import SHORTHANDS
 
 if TYPE_CHECKING:
-    from xmclab.config import Config
-    from xmclab.plugins import Registry
+    from xmclab.host.config import Config
+    from xmclab.host.registry import Registry
 
 SEED = "seed"
 SEARCHES = ("de", "clf", "de+clf")
@@ -124,7 +124,7 @@ def resolve_cells(spec: Spec, registry: Registry) -> tuple[list[tuple[Cell, Conf
     Raises:
         ConfigError: a row or a value of the grid has no combination that works, or two cells are the same run.
     """
-    from xmclab.config import resolve
+    from xmclab.host.config import resolve
 
     found: list[tuple[Cell, Config]] = []
     refused: list[LeftOut] = []

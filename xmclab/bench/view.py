@@ -15,8 +15,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from xmclab.bench.spec import Cell
-from xmclab.progress import note
 from xmclab.report.runs import CONFIG, RECORDS, RESULT
+from xmclab.system.progress import note
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import sys
 import traceback
@@ -20,6 +21,7 @@ from xmclab import __version__
 from xmclab.cli import bench, check, data, export, new, predict, score
 from xmclab.cli.common import Json, print_json, registry_with, without_plugins
 from xmclab.errors import XmclabError
+from xmclab.system import messages
 
 # The commands import what they need when they run: help answers without torch.
 app = typer.Typer(
@@ -40,7 +42,8 @@ def main() -> None:
     """The entry point, and the one place where errors become messages and exit codes."""
     # Torch's threads would otherwise wait in a busy loop, on the cores that our planner and compiled loops want.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    code = _run_app()
+    with messages.shown():
+        code = _run_app()
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -106,12 +109,12 @@ def run(
 ) -> None:
     """Train and evaluate: xmclab run recipe=unidec loss.clf=ds+bce data=debian"""
     from xmclab.cli import show
-    from xmclab.config import resolve
-    from xmclab.plugins import default_registry
+    from xmclab.host.config import resolve
+    from xmclab.host.registry import default_registry
 
     registry = default_registry()
     for problem in registry.problems:
-        print(f"warning: {problem}", file=sys.stderr)
+        logging.getLogger("xmclab.host").warning("%s", problem)
     config = resolve(overrides or [], registry)
     if why:
         print_json(show.why_document(config)) if as_json else show.print_why(config)
@@ -124,11 +127,11 @@ def run(
 def _train(config: Any, out: Path | None, as_json: bool) -> None:
     from rich.console import Console
 
-    from xmclab.train.run import print_result
-    from xmclab.train.run import run as train
+    from xmclab.runs.run import print_result
+    from xmclab.runs.run import run as train
 
     # Whatever a part prints, stdout holds results only.
-    with contextlib.redirect_stdout(sys.stderr), data.messages_shown():
+    with contextlib.redirect_stdout(sys.stderr):
         try:
             result = train(config, config.registry, out, Console(file=sys.stderr))
         except Exception as error:

@@ -39,7 +39,7 @@ def bench(
     from xmclab.cli import show
     from xmclab.data import open_data
     from xmclab.errors import ConfigError, Problem
-    from xmclab.plugins import default_registry
+    from xmclab.host.registry import default_registry
     from xmclab.report.files import write_report
     from xmclab.report.tables import print_document
 

@@ -13,10 +13,10 @@ import typer
 
 from xmclab.cli.common import Json, print_json, registry_with, without_plugins
 from xmclab.errors import ConfigError, DataError, PluginError, Problem, did_you_mean
-from xmclab.hookspecs import KINDS
+from xmclab.host.hookspecs import KINDS
 
 if TYPE_CHECKING:
-    from xmclab.plugins import Registry
+    from xmclab.host.registry import Registry
     from xmclab.testing import Verdict
 
 EXAMPLE = "such as loss:ds, or 'loss:margin(margin=2)' with options"
@@ -151,7 +151,7 @@ def _kind_and_rest(text: str) -> tuple[str, str]:
 
 def _name_and_options(text: str) -> tuple[str, dict[str, Any]]:
     """`margin(margin=2)` to its name and options; a bare name is taken as it is."""
-    from xmclab.expr import parse_expression
+    from xmclab.objectives.expr import parse_expression
 
     if "(" not in text:
         return text, {}

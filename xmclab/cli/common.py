@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from xmclab.plugins import Registry
+    from xmclab.host.registry import Registry
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or an export of one.", show_default=False)]
@@ -27,8 +27,8 @@ def print_json(document: Any) -> None:
 
 
 def note(text: str) -> None:
-    """A line on stderr that is no error."""
-    print(f"note: {text}", file=sys.stderr)
+    """A line on stderr that is not an error."""
+    logging.getLogger("xmclab.cli").info("%s", text)
 
 
 def without_plugins(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
@@ -39,7 +39,7 @@ def without_plugins(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
 
 def registry_with(files: Sequence[str] | None) -> Registry:
     """The installed plugins and those of these files."""
-    from xmclab.plugins import default_registry
+    from xmclab.host.registry import default_registry
 
     registry = default_registry()
     for file in files or ():

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from xmclab.cli.common import Json, note, print_json
+from xmclab.system import messages
 
 if TYPE_CHECKING:
     from xmclab.api import Dataset
     from xmclab.data.write import Contents
-    from xmclab.plugins import Registry
-    from xmclab.schema import DataSettings
+    from xmclab.host.registry import Registry
+    from xmclab.host.schema import DataSettings
 
 # The commands import what they need when they run: help answers without torch.
 app = typer.Typer(
@@ -48,7 +49,7 @@ def check(source: Source, overrides: Overrides = None, as_json: Json = False) ->
     settings, registry = _settings(source, overrides)
     found: dict[str, Any] = {"data": source, "reader": "", "ok": False, "problems": [], "warnings": [], "notes": []}
     try:
-        with _records() as records:
+        with messages.kept("xmclab.data") as records:
             found["reader"], data = _open(settings, registry)
         stats = statistics(data)
         found |= {"ok": True, "sizes": _sizes(stats)}
@@ -104,7 +105,7 @@ def convert(
 ) -> None:
     """Write a data set in another layout: xmclab data convert my.csv my-set --to lf_json"""
     from xmclab.data.write import HOLD_CONTENTS, NO_CONTENTS, WRITERS
-    from xmclab.files import new_folder
+    from xmclab.system.files import new_folder
 
     settings, registry = _settings(source, overrides)
     if settings.text == "title+content" and to not in HOLD_CONTENTS:
@@ -136,7 +137,7 @@ def split(
     """Cut all queries anew into training and test, with filter files: xmclab data split my.csv my-set --seed 1"""
     from xmclab.data.resplit import resplit
     from xmclab.data.write import write_lf_json
-    from xmclab.files import new_folder
+    from xmclab.system.files import new_folder
 
     data, contents = resplit(*_open_with_contents(*_settings(source, overrides)), test_share, seed)
     with new_folder(out) as folder:
@@ -159,7 +160,7 @@ def make_synthetic(
 ) -> None:
     """Make up a data set of any size: xmclab data make-synthetic big --train 2000000 --labels 500000"""
     from xmclab.data.synthetic import Recipe, make_synthetic
-    from xmclab.files import new_folder
+    from xmclab.system.files import new_folder
 
     recipe = Recipe(train, test, labels, topics, labels_per_query, words, exponent, seed)
     with new_folder(out) as folder:
@@ -169,8 +170,8 @@ def make_synthetic(
 
 def _settings(source: str, overrides: list[str] | None) -> tuple[DataSettings, Registry]:
     """What can be set about the data, with the keys that `run` takes."""
-    from xmclab.config import resolve
-    from xmclab.plugins import default_registry
+    from xmclab.host.config import resolve
+    from xmclab.host.registry import default_registry
 
     config = resolve([*(overrides or []), f"data={source}"], default_registry())
     return config.settings.data, config.registry
@@ -192,7 +193,8 @@ def _open_with_contents(settings: DataSettings, registry: Registry) -> tuple[Dat
     from xmclab.data.write import with_contents
 
     def read(text: Literal["title", "title+content"]) -> Dataset:
-        with contextlib.nullcontext() if text == "title" else _records():  # the same warnings are not given twice
+        # The same warnings are not given twice.
+        with contextlib.nullcontext() if text == "title" else messages.kept("xmclab.data"):
             return _open(dataclasses.replace(settings, text=text), registry)[1]
 
     return with_contents(read)
@@ -216,51 +218,6 @@ def _sizes(stats: dict[str, Any]) -> dict[str, int]:
         "pairs": stats["train"]["pairs"] + stats["test"]["pairs"],
         "filter_pairs": stats["train"]["filter_pairs"] + stats["test"]["filter_pairs"],
     }
-
-
-class _Keeper(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__()
-        self.records: list[logging.LogRecord] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.records.append(record)
-
-
-class _Printer(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        kind = "warning" if record.levelno >= logging.WARNING else "note"
-        print(f"{kind}: {record.getMessage()}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def messages_shown() -> Iterator[None]:
-    """What readers log inside the block goes to stderr, in the words of `check`."""
-    with _handled_by(_Printer()):
-        yield
-
-
-@contextlib.contextmanager
-def _records() -> Iterator[list[logging.LogRecord]]:
-    """What readers log inside the block, which is then printed nowhere else."""
-    with _handled_by(keeper := _Keeper()):
-        yield keeper.records
-
-
-@contextlib.contextmanager
-def _handled_by(handler: logging.Handler) -> Iterator[None]:
-    """Inside the block, what readers log goes here and nowhere else."""
-    logger = logging.getLogger("xmclab.data")
-    before = logger.level, logger.propagate
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(before[0])
-        logger.propagate = before[1]
 
 
 def _messages(records: list[logging.LogRecord], level: int) -> list[str]:

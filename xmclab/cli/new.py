@@ -116,7 +116,7 @@ def _check_name(name: str) -> None:
 
 def _check_free(kind: str, name: str, target: str, class_name: str, templates: Mapping[str, str]) -> None:
     """Refuse what exists: a file, a part, a plugin, a module, a word that the code itself uses."""
-    from xmclab.plugins import default_registry
+    from xmclab.host.registry import default_registry
 
     registry = default_registry()
     owners = [

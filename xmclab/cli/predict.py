@@ -18,7 +18,7 @@ from xmclab.cli.common import Device, Folder, Json, Plugin, note, print_json, re
 from xmclab.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
-    from xmclab.plugins import Registry
+    from xmclab.host.registry import Registry
     from xmclab.serve.predictor import Predictor
     from xmclab.serve.texts import TextFile
 
@@ -117,7 +117,7 @@ def evaluate(
         return
     from rich.console import Console
 
-    from xmclab.evaluate.report import print_table
+    from xmclab.evaluation.report import print_table
 
     print_table(Console(), result.title, result.metrics, {})
 
@@ -125,8 +125,8 @@ def evaluate(
 def _load(folder: Path, registry: Registry, device: str, added: TextFile | None) -> Predictor:
     """The model of a folder, with labels added to its own."""
     with contextlib.redirect_stdout(sys.stderr):  # whatever a part prints, stdout holds results only
+        from xmclab.runs.store import Labels
         from xmclab.serve.open import open_predictor
-        from xmclab.train.store import Labels
 
         predictor = open_predictor(folder, registry, device)
         if added:
@@ -160,7 +160,7 @@ def _target(out: Path | None) -> Iterator[IO[str]]:
     if out is None:
         yield sys.stdout
         return
-    from xmclab.files import new_file
+    from xmclab.system.files import new_file
 
     with new_file(out, f"--out {out}") as stream:
         yield stream

@@ -54,9 +54,9 @@ def score(
     plugin: Plugin = None,
 ) -> None:
     """Score the predictions of any program: xmclab score --pred P.txt --truth tst_Y.txt --train trn_Y.txt"""
-    from xmclab.evaluate.files import read_ranking
-    from xmclab.evaluate.scoring import DEPTH, FAMILIES
-    from xmclab.evaluate.scoring import score as score_ranking
+    from xmclab.data.propensity import FAMILIES
+    from xmclab.evaluation.files import read_ranking
+    from xmclab.evaluation.scoring import DEPTH, Evaluator
 
     if propensity and family:
         raise ConfigError(Problem("score", "give either --propensity or --family"))
@@ -65,13 +65,13 @@ def score(
     ranking = read_ranking(predictions, truth_NL.shape, DEPTH, filter_NL, str(truth or f"the test of {source}"))
     if ranking.ids_NK.shape[1] < min(DEPTH, truth_NL.shape[1]):
         note(f"{predictions}: {ranking.ids_NK.shape[1]} labels of a row at the most, deeper metrics are left out")
-    scores = score_ranking(ranking, truth_NL, train_NL, wanted or usual, draws, seed)
+    scores = Evaluator(truth_NL, train_NL, wanted or usual).scores(ranking, draws, seed)
     if as_json:
         print_json(scores.to_dict())
         return
     from rich.console import Console
 
-    from xmclab.evaluate.report import print_scores
+    from xmclab.evaluation.report import print_scores
 
     a, b = scores.propensity
     print_scores(Console(), f"{predictions} ({scores.rows} queries, propensities A={a:g} B={b:g}), in %", scores)
@@ -81,11 +81,11 @@ def _labels(
     truth: Path | None, train: Path | None, filter_: Path | None, source: str | None, plugin: list[str] | None
 ) -> tuple[sp.csr_array, sp.csr_array, sp.csr_array | None, tuple[float, float]]:
     """(truth, labels of training, filter, usual A and B) of files or of a data set."""
-    from xmclab.evaluate.scoring import DEFAULT_PROPENSITY
+    from xmclab.data.propensity import DEFAULT_PROPENSITY
 
     if source is not None:
         from xmclab.data import open_dataset
-        from xmclab.evaluate.metrics import propensity_parameters
+        from xmclab.data.propensity import propensity_parameters
 
         if truth or train or filter_:
             raise ConfigError(Problem("--data", "stands in place of --truth, --train and --filter"))
@@ -94,7 +94,7 @@ def _labels(
         return data.test.targets_NL, data.train.targets_NL, data.test.filter_NL, usual
     if truth is None or train is None:
         raise ConfigError(Problem("score", "give --truth and --train, or --data"))
-    from xmclab.evaluate.files import read_matrix, read_pairs
+    from xmclab.evaluation.files import read_matrix, read_pairs
 
     truth_NL = read_matrix(truth)
     train_NL = read_matrix(train, labels=truth_NL.shape[1], truth=str(truth))

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from xmclab.config import Config
-from xmclab.plugins import OptionInfo, PartInfo, Registry
-from xmclab.recipes import summary
+from xmclab.host.config import Config
+from xmclab.host.recipes import summary
+from xmclab.host.registry import OptionInfo, PartInfo, Registry
 
 WIDE = 200  # columns where nobody watches: lines stay whole for grep
 

@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from xmclab.evaluate.metrics import HEAD_ABOVE, TAIL_UP_TO
+from xmclab.data.propensity import HEAD_ABOVE, TAIL_UP_TO
 
 
 def print_check(found: dict[str, Any]) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from xmclab.errors import ConfigError, DataError, Problem, did_you_mean
-from xmclab.schema import DataSettings
+from xmclab.host.schema import DataSettings
 
 if TYPE_CHECKING:
     from xmclab.api import Dataset, Reader
-    from xmclab.plugins import Registry
+    from xmclab.host.registry import Registry
 
 __all__ = ["open_data", "open_dataset"]
 

@@ -18,7 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from xmclab import __version__
-from xmclab.files import new_folder, storage_errors
+from xmclab.system.files import new_folder, storage_errors
 
 SCHEMA = 1  # of all folders: raised when the same key would have other files
 MANIFEST = "manifest.json"

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xmclab.api import Dataset, Split
+from xmclab.data.propensity import frequency_bands, label_frequencies
 from xmclab.errors import ConfigError, PluginError, Problem
-from xmclab.evaluate.metrics import frequency_bands, label_frequencies
 
 RANKS = 100  # of the frequency curve, that the exponent is fitted to
 

@@ -14,7 +14,7 @@ from typing import IO, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from xmclab.files import storage_errors
+from xmclab.system.files import storage_errors
 
 IN_MEMORY = 1 << 20  # bytes that are collected before they go to the file; smaller sets have no file
 BLOCK = 16_384  # texts that are strings at a time when one goes through all

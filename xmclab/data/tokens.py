@@ -23,8 +23,8 @@ from xmclab.api import Encoder, Ragged
 from xmclab.data.cache import Cache, Entry
 from xmclab.data.texts import JoinedTexts, blocks, content_digest
 from xmclab.errors import MemoryLimitError, Problem, StorageError, XmclabError
-from xmclab.progress import Bar, note
-from xmclab.schema import DataSettings
+from xmclab.host.schema import DataSettings
+from xmclab.system.progress import Bar, note
 
 log = logging.getLogger("xmclab.data")
 

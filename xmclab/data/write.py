@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmclab.api import Dataset, Split
-from xmclab.data.columns import content_of, logger
+from xmclab.data.readers.columns import content_of, logger
 from xmclab.errors import DataError, Problem
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from xmclab.files import new_file, storage_errors
 from xmclab.report.document import Document
 from xmclab.report.page import page
 from xmclab.report.tables import csv_text, latex, markdown
+from xmclab.system.files import new_file, storage_errors
 
 
 def write_report(document: Document, folder: Path) -> list[Path]:

@@ -37,7 +37,7 @@ MEASURES = {
     "positives": Measure("positives", "positives per query"),
     "epochs": Measure("epochs", "epochs"),
 }
-# The files of a run folder that reports read; `xmclab.train.store` says more, and imports torch.
+# The files of a run folder that reports read; `xmclab.runs.store` says more, and imports torch.
 CONFIG, ENVIRONMENT, RECORDS, RESULT, POINTS = (
     "config.yaml",
     "environment.json",

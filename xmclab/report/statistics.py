@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xmclab.evaluate.bootstrap import middle, percent, redrawn
+from xmclab.evaluation.bootstrap import middle, percent, redrawn
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

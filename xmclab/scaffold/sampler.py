@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+import scipy.sparse as sp
 import xmclab
 from numpy.typing import NDArray
 from xmclab.api import Keys, Sampler, View
@@ -24,6 +25,7 @@ class PartName(Sampler):
     def plan(
         self,
         rows_N: NDArray[np.int64],
+        targets_NL: sp.csr_array,
         epoch: int,
         view: View | None,
         keys: Keys,

@@ -9,10 +9,12 @@ from typing import Any
 
 from xmclab.data import open_data
 from xmclab.errors import ConfigError, Problem
-from xmclab.plugins import Registry
+from xmclab.evaluation.scoring import Evaluator
+from xmclab.host.registry import Registry
+from xmclab.model.device import deterministic
+from xmclab.runs.run import Scores
+from xmclab.runs.store import Labels
 from xmclab.serve.open import open_predictor
-from xmclab.train.run import Evaluator, Scores, deterministic
-from xmclab.train.store import Labels
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,8 @@ def evaluate_folder(
         predictor = predictor.for_labels(Labels(data.label_names, data.label_texts))
     with deterministic(settings.deterministic):
         rankings = predictor.rank_all(data.test.texts, settings.evaluate.depth, filter_NL=data.test.filter_NL)
-    metrics = Evaluator(predictor.config, data).score(rankings)
+    evaluator = Evaluator.of_data(data)
+    metrics = {name: evaluator.metrics(ranking) for name, ranking in rankings.items()}
     sizes = {"test": len(data.test), "labels": data.num_labels}
     return Evaluation(
         title=f"{folder} on {data.name} (test: {sizes['test']} queries, {sizes['labels']} labels), in %",

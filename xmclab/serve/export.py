@@ -26,17 +26,17 @@ from torch import Tensor
 
 from xmclab import __version__
 from xmclab.api import Index
-from xmclab.config import Config, resolve
 from xmclab.errors import PluginError, Problem, StorageError
-from xmclab.evaluate.search import searches
-from xmclab.files import new_folder
-from xmclab.indexes.faiss import Faiss
-from xmclab.plugins import Registry
+from xmclab.evaluation.search import searches
+from xmclab.host.config import Config, resolve
+from xmclab.host.registry import Registry
+from xmclab.model.model import Model
+from xmclab.plan.indexes.faiss import Faiss
+from xmclab.runs import store
+from xmclab.runs.store import damage_reported
 from xmclab.serve.predictor import Predictor
 from xmclab.serve.sentence_transformer import query_head, write_sentence_transformer
-from xmclab.train import store
-from xmclab.train.model import Model
-from xmclab.train.store import damage_reported
+from xmclab.system.files import new_folder
 
 log = logging.getLogger("xmclab.serve")
 

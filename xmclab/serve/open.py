@@ -7,11 +7,11 @@ from pathlib import Path
 from torch import Tensor
 
 from xmclab.errors import Problem, StorageError
-from xmclab.plugins import Registry
+from xmclab.host.registry import Registry
+from xmclab.model.device import pick_device
+from xmclab.runs.store import LABELS, load_labels, load_model
 from xmclab.serve.export import AGAIN, MANIFEST, VECTORS, load_export
 from xmclab.serve.predictor import Predictor
-from xmclab.train.store import LABELS, load_labels, load_model
-from xmclab.train.trainer import pick_device
 
 # What only training needs is replaced by built-in parts, so that its plugins need not be at hand.
 WITHOUT_TRAINING = ("loss=ds", "reduction=psl", "sampler=random", "miner=none", "tracker=none")

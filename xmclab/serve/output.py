@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from xmclab.api import Ranking
-from xmclab.train.store import Labels
+from xmclab.runs.store import Labels
 
 WIDTH = 120  # columns of a table that nobody watches
 

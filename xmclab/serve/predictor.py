@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xmclab.api import Index, Ranking
-from xmclab.config import Config
 from xmclab.errors import ConfigError, Problem, did_you_mean
-from xmclab.evaluate.search import COMBINED, look_up, searches
-from xmclab.indexes.checks import refuse_non_finite
-from xmclab.indexes.exact import Exact
-from xmclab.train.model import Model
-from xmclab.train.store import Labels
+from xmclab.evaluation.search import COMBINED, look_up, searches
+from xmclab.host.config import Config
+from xmclab.model.model import Model
+from xmclab.plan.indexes.checks import refuse_non_finite
+from xmclab.plan.indexes.exact import Exact
+from xmclab.runs.store import Labels
 
 NEAREST = 10  # trained labels that stand for a label without a classifier
 CHUNKS_OF_A_BLOCK = 4  # texts of similar length are encoded together, so a block is several chunks

@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from xmclab.api import Head
-from xmclab.encoders.hf import HuggingFace
-from xmclab.heads.classifier import Classifier
-from xmclab.heads.dual_encoder import DualEncoder
-from xmclab.train.model import Model
+from xmclab.model.encoders.hf import HuggingFace
+from xmclab.model.heads.classifier import Classifier
+from xmclab.model.heads.dual_encoder import DualEncoder
+from xmclab.model.model import Model
 
 MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 ACTIVATIONS = {"tanh": "torch.nn.modules.activation.Tanh", "none": "torch.nn.modules.linear.Identity"}

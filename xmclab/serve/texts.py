@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from xmclab.data.columns import join
-from xmclab.data.lines import Problems, read_all_lines
-from xmclab.data.table import CONTENT, LABEL_TITLE, NAME, QUERY, cell_text, known_column
-from xmclab.data.table_files import SUFFIXES, columns_of, kind_of, read_rows
+from xmclab.data.readers.columns import join
+from xmclab.data.readers.lines import Problems, read_all_lines
+from xmclab.data.readers.table import CONTENT, LABEL_TITLE, NAME, QUERY, cell_text, known_column
+from xmclab.data.readers.table_files import SUFFIXES, columns_of, kind_of, read_rows
 from xmclab.errors import ConfigError, Problem
 
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xmclab.errors import ConfigError, PluginError
-from xmclab.hookspecs import KINDS
-from xmclab.parts import read_options
-from xmclab.plugins import Registry
+from xmclab.host.hookspecs import KINDS
+from xmclab.host.options import read_options
+from xmclab.host.registry import Registry
 from xmclab.testing.core import Broken, Examination, Law, Subject, Verdict, Violation, is_unavailable
 from xmclab.testing.structure import structural_laws
 

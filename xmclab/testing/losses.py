@@ -13,10 +13,11 @@ from torch import Tensor
 
 from xmclab.api import BinaryLoss, Loss, MultiClassLoss, Pairs
 from xmclab.errors import ConfigError
-from xmclab.expr import TermSpec, parse_expression
-from xmclab.objectives import Objective, Term, build_objective
-from xmclab.parts import options_of
-from xmclab.reductions.psl import Psl
+from xmclab.host.compose import build_objective
+from xmclab.host.options import options_of
+from xmclab.objectives.expr import TermSpec, parse_expression
+from xmclab.objectives.objective import Objective, Term
+from xmclab.objectives.reductions.psl import Psl
 from xmclab.testing.core import Broken, Subject, check_close, check_finite, identical, named, numbers, seed
 from xmclab.testing.memory import PeakMemory
 from xmclab.testing.structure import OPTIONS, structural_laws

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from xmclab.api import BinaryLoss, Loss, MultiClassLoss, Reduction
 from xmclab.errors import ConfigError
-from xmclab.expr import parse_expression
-from xmclab.objectives import build_objective
+from xmclab.host.compose import build_objective
+from xmclab.objectives.expr import parse_expression
 from xmclab.testing.core import Broken, Subject, check_close, check_finite, described, identical, named, numbers, seed
 from xmclab.testing.structure import OPTIONS, structural_laws
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy.sparse as sp
 from hypothesis import strategies as st
 
 from xmclab.api import Keys, Sampler, View
@@ -36,6 +37,13 @@ class Epoch:
         return f"{named(rows_N=self.rows_N)}\n{asked}"
 
     @property
+    def targets_NL(self) -> sp.csr_array:
+        """Every row that can be trained on has a label: one of five."""
+        labels_N = self.rows_N % 5
+        cells = np.ones(len(labels_N), np.float32), (self.rows_N, labels_N)
+        return sp.csr_array(cells, shape=(self.queries, 5))
+
+    @property
     def view(self) -> View | None:
         if not self.viewed:
             return None
@@ -60,7 +68,7 @@ def epochs(draw: st.DrawFn) -> Epoch:
 
 def plan(sampler: Sampler, asked: Epoch) -> list[NDArray[np.int64]]:
     """The batches, from a copy of the rows."""
-    return sampler.plan(asked.rows_N.copy(), asked.epoch, asked.view, Keys(asked.seed))
+    return sampler.plan(asked.rows_N.copy(), asked.targets_NL, asked.epoch, asked.view, Keys(asked.seed))
 
 
 @LAWS.law(
@@ -119,7 +127,7 @@ def sizes(subject: Subject, asked: Epoch) -> None:
 )
 def steps(subject: Subject, asked: Epoch) -> None:
     sampler = subject.make(batch_size=asked.batch_size)
-    first = len(sampler.plan(asked.rows_N.copy(), 0, None, Keys(asked.seed)))
+    first = len(sampler.plan(asked.rows_N.copy(), asked.targets_NL, 0, None, Keys(asked.seed)))
     now = len(plan(sampler, asked))
     if now != first:
         raise Broken(f"{now} batches, and {first} in epoch 0 without a view")
@@ -134,7 +142,7 @@ def steps(subject: Subject, asked: Epoch) -> None:
 def pure(subject: Subject, asked: Epoch) -> None:
     sampler, other = (subject.make(batch_size=asked.batch_size) for _ in range(2))
     first = plan(sampler, asked)
-    sampler.plan(asked.rows_N.copy(), asked.epoch + 1, asked.view, Keys(asked.seed + 1))
+    sampler.plan(asked.rows_N.copy(), asked.targets_NL, asked.epoch + 1, asked.view, Keys(asked.seed + 1))
     for who, again in (("asked again", plan(sampler, asked)), ("another instance", plan(other, asked))):
         if [batch.tolist() for batch in again] != [batch.tolist() for batch in first]:
             before, now = (str([batch.tolist() for batch in batches]) for batches in (first, again))
@@ -149,7 +157,7 @@ def pure(subject: Subject, asked: Epoch) -> None:
 )
 def unchanged(subject: Subject, asked: Epoch) -> None:
     rows_N, view, before = asked.rows_N.copy(), asked.view, asked.view
-    subject.make(batch_size=asked.batch_size).plan(rows_N, asked.epoch, view, Keys(asked.seed))
+    subject.make(batch_size=asked.batch_size).plan(rows_N, asked.targets_NL, asked.epoch, view, Keys(asked.seed))
     if not np.array_equal(rows_N, asked.rows_N):
         raise Broken("plan() wrote into rows_N: " + named(afterwards=rows_N))
     for name in ("queries_ND", "labels_LD") if view and before else ():

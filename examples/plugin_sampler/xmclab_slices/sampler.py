@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from xmclab.api import Keys, Sampler, View, option
@@ -24,7 +25,9 @@ class Slices(Sampler):
 
     slices: int = option(4, "slices that are joined to a batch", ge=1)
 
-    def plan(self, rows_N: NDArray[np.int64], epoch: int, view: View | None, keys: Keys) -> list[NDArray[np.int64]]:
+    def plan(
+        self, rows_N: NDArray[np.int64], targets_NL: sp.csr_array, epoch: int, view: View | None, keys: Keys
+    ) -> list[NDArray[np.int64]]:
         """The batches of an epoch, whose sizes differ by at most one."""
         rng = keys.rng("plan", epoch)
         batches = math.ceil(len(rows_N) / self.batch_size)

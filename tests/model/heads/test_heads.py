@@ -1,0 +1,79 @@
+"""The two heads of the method."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+
+from xmclab.model.heads import classifier
+from xmclab.model.heads.classifier import Classifier
+from xmclab.model.heads.dual_encoder import DualEncoder
+
+X = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
+IDS = torch.tensor([3, 0, 2, 9, 1])
+
+
+def test_dual_encoder_is_the_normalised_tanh_projection_on_both_sides() -> None:
+    head = DualEncoder(dim=6)
+    head.build(8, 10)
+    head.eval()
+    linear = head.g1[0]
+    expected = torch.tanh(X @ linear.weight.T + linear.bias)
+    expected = expected / expected.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(head.queries(X), expected)
+    torch.testing.assert_close(head.labels(X, IDS), expected)
+
+
+def test_dual_encoder_drops_units_in_training_only() -> None:
+    head = DualEncoder(dim=64, dropout=0.5)
+    head.build(8, 10)
+    assert (head.train().queries(X) == 0).float().mean() > 0.3
+    assert (head.eval().queries(X) == 0).sum() == 0
+
+
+def test_dual_encoder_without_activation_from_the_identity_keeps_the_encoder_s_direction() -> None:
+    head = DualEncoder(dim=8, activation="none", init="identity")
+    head.build(8, 10)
+    torch.testing.assert_close(head.eval().queries(X), torch.nn.functional.normalize(X))
+
+
+def test_classifier_projects_queries_and_looks_labels_up() -> None:
+    head = Classifier(dim=6)
+    head.build(8, 10)
+    head.eval()
+    linear = head.g2[0]
+    torch.testing.assert_close(head.queries(X), X @ linear.weight.T + linear.bias)
+    torch.testing.assert_close(head.labels(None, IDS), head.psi.weight[IDS])
+    assert head.psi.weight.shape == (10, 6)
+    bound = (6 / (10 + 6)) ** 0.5
+    assert head.psi.weight.abs().max() <= bound
+
+
+def test_classifier_drops_numbers_of_the_looked_up_rows_in_training() -> None:
+    head = Classifier(dim=64, row_dropout=0.5)
+    head.build(8, 10)
+    assert (head.train().labels(None, IDS) == 0).float().mean() > 0.3
+    assert (head.psi.weight == 0).sum() == 0
+
+
+@pytest.mark.parametrize("at_once", [2, 100])
+@pytest.mark.parametrize("rows", ["texts", "texts+queries"])
+def test_classifier_rows_start_from_texts_and_queries(
+    monkeypatch: pytest.MonkeyPatch, rows: Literal["texts", "texts+queries"], at_once: int
+) -> None:
+    monkeypatch.setattr(classifier, "LABELS_AT_ONCE", at_once)
+    torch.manual_seed(0)
+    head = Classifier(dim=3, rows=rows)
+    head.build(4, num_labels=5)
+    x_ND, x_LD = torch.randn(6, 4), torch.randn(5, 4)
+    targets_NL = torch.tensor([[2.0, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], *[[0, 0, 0, 0, 1]] * 3])
+    head.start(x_ND, x_LD, sp.csr_array(targets_NL.numpy()))
+    expected_LD = F.normalize(head.g2[0](x_LD), dim=1)
+    if rows == "texts+queries":  # whatever their relevance; a label that nobody has keeps its text
+        means_LD = (targets_NL.T > 0).float() @ F.normalize(head.g2[0](x_ND), dim=1)
+        expected_LD = F.normalize(expected_LD + F.normalize(means_LD, dim=1), dim=1)
+    torch.testing.assert_close(head.psi.weight.detach(), expected_LD.detach())

@@ -1,0 +1,60 @@
+"""Vectors as searched: of every head, by rows of the right texts, side by side in one tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from xmclab.data import open_dataset
+from xmclab.evaluation.search import searches
+from xmclab.host.config import resolve
+from xmclab.host.registry import default_registry
+from xmclab.model.model import Model
+from xmclab.training.trainer import Trainer
+
+SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.de.dim=16", "head.clf.dim=8", "head.clf.rows=xavier"]
+
+
+@pytest.fixture(scope="module")
+def trainer() -> Trainer:
+    registry = default_registry()
+    return Trainer(resolve(SMALL, registry), open_dataset("tiny", "title", registry))
+
+
+def test_heads_lie_side_by_side_and_are_searched_together_without_a_copy(trainer: Trainer) -> None:
+    for vectors in (
+        trainer.model.query_vectors(trainer.query_tokens, 100),
+        trainer.model.label_vectors(trainer.label_tokens, 100),
+    ):
+        found = searches(vectors)
+        assert list(found) == ["de", "clf", "de+clf"]
+        torch.testing.assert_close(found["de+clf"], torch.cat([vectors["de"], vectors["clf"]], dim=1), rtol=0, atol=0)
+        assert found["de+clf"].untyped_storage().data_ptr() == vectors["clf"].untyped_storage().data_ptr()
+        assert found["de+clf"].untyped_storage().nbytes() == 4 * len(vectors["de"]) * (16 + 8)
+
+
+def test_other_vectors_are_put_together_in_the_order_of_the_search() -> None:
+    clf, de = torch.rand(3, 2), torch.rand(3, 4)
+    assert torch.equal(searches({"clf": clf, "de": de})["de+clf"], torch.cat([de, clf], dim=1))
+    assert searches({"clf": clf}) == {"clf": clf}
+
+
+@pytest.mark.parametrize("chunk", [7, 10_000])
+def test_vectors_are_those_of_their_texts_whatever_the_chunks(trainer: Trainer, chunk: int) -> None:
+    model: Model = trainer.model
+    with torch.inference_mode():
+        x_LD = model.encoder.eval()(model.encoder.collate(trainer.label_tokens), "label")
+        expected = F.normalize(model.head("de").eval().labels(x_LD, torch.arange(len(x_LD))), dim=1)
+    vectors = model.label_vectors(trainer.label_tokens, chunk)
+    torch.testing.assert_close(vectors["de"], expected)
+    rows_LD = F.normalize(model.get_parameter("heads.clf.psi.weight").detach(), dim=1)
+    torch.testing.assert_close(vectors["clf"], rows_LD)
+    alone = model.label_vectors(trainer.label_tokens, chunk, ["clf"])
+    torch.testing.assert_close(alone["clf"], rows_LD)
+
+
+def test_no_texts_have_no_vectors(trainer: Trainer) -> None:
+    nothing = trainer.query_tokens.take(np.zeros(0, np.int64))
+    assert searches(trainer.model.query_vectors(nothing, 8)) == {}

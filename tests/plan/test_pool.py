@@ -1,0 +1,205 @@
+"""The label pool of a batch: laws over random sparse data, and a naive reference for the cap."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xmclab.api import Batch
+from xmclab.objectives.truth import Truth
+from xmclab.plan.pool import build_batch, sample_positives
+
+
+@dataclass
+class Case:
+    """A random batch with everything that goes into its pool."""
+
+    rows: np.ndarray
+    targets: sp.csr_array
+    filtered: sp.csr_array
+    mined: np.ndarray
+    beta: int
+    cap: int
+    seed: int
+
+    def build(self, **changes: object) -> Batch:
+        given = {
+            "rows_Q": self.rows,
+            "targets_NL": self.targets,
+            "filter_NL": self.filtered,
+            "mined_QE": self.mined,
+            "beta": self.beta,
+            "cap": self.cap,
+            "rng": np.random.default_rng(self.seed),
+        }
+        return build_batch(**(given | changes))
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    seed = draw(st.integers(0, 2**32))
+    rng = np.random.default_rng(seed)
+    shape = draw(st.integers(1, 10)), draw(st.integers(1, 15))
+    targets = (rng.random(shape) < draw(st.sampled_from([0.05, 0.3, 0.9]))) * (rng.random(shape) + 0.1)
+    filtered = rng.random(shape) < draw(st.sampled_from([0.0, 0.3]))
+    rows = rng.permutation(shape[0])[: draw(st.integers(1, shape[0]))]
+    mined = rng.integers(-1, shape[1], size=(len(rows), draw(st.integers(0, 4))))
+    return Case(
+        rows,
+        sp.csr_array(targets.astype(np.float32)),
+        sp.csr_array(filtered.astype(np.float32)),
+        mined,
+        beta=draw(st.integers(1, 5)),
+        cap=draw(st.integers(0, 12)),
+        seed=seed,
+    )
+
+
+def cells(batch: Batch, part: str) -> set[tuple[int, int]]:
+    """The (query id, label id) pairs of the positives or of the ignored."""
+    rows, columns = getattr(batch, part)[:2]
+    return set(zip(batch.rows_Q[rows].tolist(), batch.labels_P[columns].tolist(), strict=True))
+
+
+@settings(deadline=None)
+@given(cases())
+def test_no_true_pair_is_ever_a_negative(case: Case) -> None:
+    batch = case.build()
+    true = case.targets.toarray()[batch.rows_Q][:, batch.labels_P]
+    truth = Truth.of_batch(batch, "cpu")
+    assert np.array_equal(truth.matrix(torch.float32).numpy(), true)
+    unknown = (case.filtered.toarray()[batch.rows_Q][:, batch.labels_P] > 0) & (true == 0)
+    assert np.array_equal(truth.hide_ignored(torch.zeros(truth.shape), 1.0).numpy() > 0, unknown)
+
+
+@settings(deadline=None)
+@given(cases())
+def test_pool_is_unique_and_ascending_and_every_kept_query_has_a_positive(case: Case) -> None:
+    batch = case.build()
+    assert (np.diff(batch.labels_P) > 0).all()
+    assert set(batch.positives[0].tolist()) == set(range(len(batch.rows_Q)))
+    assert len(batch.rows_Q) + batch.dropped == len(case.rows)
+    assert [row for row in case.rows if row in batch.rows_Q] == batch.rows_Q.tolist()
+    lost = set(case.rows.tolist()) - set(batch.rows_Q.tolist())
+    assert not case.targets.toarray()[sorted(lost)][:, batch.labels_P].any()
+    if case.cap:
+        assert len(batch.labels_P) <= case.cap
+
+
+@settings(deadline=None)
+@given(cases())
+def test_without_a_cap_the_pool_is_at_most_beta_positives_each_and_the_mined(case: Case) -> None:
+    batch = case.build(cap=0)
+    truth = [set(np.flatnonzero(row).tolist()) for row in case.targets.toarray()[case.rows]]
+    mined = set(case.mined[case.mined >= 0].tolist())
+    pool = set(batch.labels_P.tolist())
+    assert mined <= pool <= mined | set().union(*truth)
+    assert len(pool - mined) <= sum(min(case.beta, len(positives)) for positives in truth)
+    assert all(len(positives & pool) >= min(case.beta, len(positives)) for positives in truth)
+    assert set(batch.rows_Q.tolist()) == {row for row, positives in zip(case.rows, truth, strict=True) if positives}
+
+
+@settings(deadline=None)
+@given(cases())
+def test_beta_larger_than_the_positives_takes_all_of_them(case: Case) -> None:
+    batch = case.build(beta=10**6, cap=0, mined_QE=case.mined[:, :0])
+    assert batch.labels_P.tolist() == np.flatnonzero(case.targets.toarray()[case.rows].any(axis=0)).tolist()
+
+
+def naive_pool(sampled: list[list[int]], mined: list[list[int]], truth: list[list[int]], cap: int) -> list[int]:
+    """The capped pool, label after label."""
+    pool: list[int] = []
+    for stage in (sampled, mined, truth):
+        counts = Counter(label for row in stage for label in row if label >= 0 and label not in pool)
+        while counts and len(pool) < cap:
+            best = min(counts, key=lambda label: (-counts[label], label))
+            pool.append(best)
+            del counts[best]
+    return sorted(pool)
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases(), st.booleans())
+def test_cap_keeps_the_fill_order(case: Case, with_mined: bool) -> None:
+    mined = case.mined if with_mined else case.mined[:, :0]
+    cap = max(case.cap, 1)
+    truth = [np.flatnonzero(row).tolist() for row in case.targets.toarray()[case.rows]]
+    every = sample_positives(case.rows, case.targets, case.beta, np.random.default_rng(case.seed), False)
+    kept = np.cumsum([0] + [min(case.beta, len(row)) for row in truth])
+    sampled = [every[start:end].tolist() for start, end in itertools.pairwise(kept)]
+    assert kept[-1] == len(every)
+    assert all(set(some) <= set(row) and len(set(some)) == len(some) for some, row in zip(sampled, truth, strict=True))
+    batch = case.build(cap=cap, mined_QE=mined)
+    assert batch.labels_P.tolist() == naive_pool(sampled, mined.tolist(), truth, cap)
+
+
+def test_fill_order_by_hand() -> None:
+    """Sampled positives, then mined, then further positives; the most frequent first, the smaller id among equals."""
+    targets = sp.csr_array(
+        np.array([[1, 0, 0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0, 0, 0]], dtype=np.float32)
+    )
+    nothing = sp.csr_array(targets.shape, dtype=np.float32)
+    mined = np.array([[5, 6], [6, 4], [-1, 5]])
+
+    def pool(cap: int) -> tuple[list[int], int]:
+        batch = build_batch(np.arange(3), targets, nothing, mined, 1, cap, np.random.default_rng(0))
+        return batch.labels_P.tolist(), batch.dropped
+
+    assert pool(1) == ([0], 1)
+    assert pool(2) == ([0, 1], 0)
+    assert pool(3) == ([0, 1, 5], 0)
+    assert pool(4) == ([0, 1, 5, 6], 0)
+    assert pool(0) == pool(100) == ([0, 1, 4, 5, 6], 0)
+
+
+def test_room_under_the_cap_goes_to_further_positives() -> None:
+    targets = sp.csr_array(np.array([[1, 1, 1, 1, 0]], dtype=np.float32))
+    nothing, no_mined = sp.csr_array(targets.shape, dtype=np.float32), np.empty((1, 0), dtype=np.int64)
+    sizes = [
+        len(build_batch(np.array([0]), targets, nothing, no_mined, 1, cap, np.random.default_rng(0)).labels_P)
+        for cap in (0, 1, 3, 100)
+    ]
+    assert sizes == [1, 1, 3, 4]
+
+
+def test_positives_are_sampled_uniformly() -> None:
+    targets = sp.csr_array(np.ones((1, 5), dtype=np.float32))
+    nothing, no_mined = sp.csr_array(targets.shape, dtype=np.float32), np.empty((1, 0), dtype=np.int64)
+    rng = np.random.default_rng(0)
+    draws = [build_batch(np.array([0]), targets, nothing, no_mined, 2, 0, rng).labels_P for _ in range(2000)]
+    share = np.bincount(np.concatenate(draws), minlength=5) / len(draws)
+    assert np.abs(share - 2 / 5).max() < 0.05
+
+
+@settings(deadline=None)
+@given(cases())
+def test_pure_in_the_generator(case: Case) -> None:
+    one, two = case.build(), case.build()
+    for name in ("rows_Q", "labels_P"):
+        assert np.array_equal(getattr(one, name), getattr(two, name))
+    assert cells(one, "positives") == cells(two, "positives")
+    assert cells(one, "ignored") == cells(two, "ignored")
+
+
+@settings(deadline=None)
+@given(cases())
+def test_all_labels_is_every_label(case: Case) -> None:
+    batch = case.build(all_labels=True)
+    assert batch.labels_P.tolist() == list(range(case.targets.shape[1]))
+    assert len(cells(batch, "positives")) == case.targets[case.rows].nnz
+
+
+def test_batch_where_nothing_can_be_trained() -> None:
+    empty = sp.csr_array((3, 4), dtype=np.float32)
+    for mined in (np.empty((3, 0), dtype=np.int64), np.array([[1], [-1], [2]])):
+        batch = build_batch(np.arange(3), empty, empty, mined, 3, 0, np.random.default_rng(0))
+        assert batch.dropped == 3
+        assert Truth.of_batch(batch, "cpu").shape == (0, (mined >= 0).sum())
+        assert batch.missing == (mined < 0).sum()

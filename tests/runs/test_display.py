@@ -1,0 +1,45 @@
+"""What is shown while a run trains: live on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from xmclab.runs.display import Display
+
+RECORD = {
+    "event": "step",
+    "epoch": 1,
+    "step": 5,
+    "last_of_epoch": True,
+    "loss": 2.5,
+    "terms": {"de/ds/q2l": 1.25, "clf/bce/cells": 0.5},
+    "queries": 100,
+    "pool": 321,
+    "positives": 2.5,
+    "dropped": 4,
+}
+SHOWN = ["2.5000", "de/ds/q2l 1.250", "clf/bce/cells 0.500", "positives/query 2.5", "pool 321", "without positive 4"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_everything_a_person_watches_is_shown(terminal: bool) -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=terminal, width=300, color_system=None)
+    with Display(console, epochs=3, steps=12) as display:
+        for _ in range(6):
+            display.show(RECORD)
+    text = file.getvalue()
+    for part in [*SHOWN, "epoch 2/3", "queries/s", "6/12"]:
+        assert part in text
+
+
+def test_a_log_has_one_line_per_epoch_not_one_per_step() -> None:
+    file = io.StringIO()
+    with Display(Console(file=file, width=60), epochs=3, steps=12) as display:
+        for step in range(4):
+            display.show({**RECORD, "step": step, "last_of_epoch": step == 3})
+    assert len(file.getvalue().splitlines()) == 1
+    assert "s left" in file.getvalue()

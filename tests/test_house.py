@@ -1,0 +1,123 @@
+"""The plan of the house: which room may import which, what stands in the hall, and that the docs name every room."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "xmclab"
+
+# From the ground up. Rooms on one level do not import each other.
+LAYERS = (
+    ("errors", "keys", "options"),
+    ("api", "system"),
+    ("kernels",),
+    ("objectives",),
+    ("host",),
+    ("model", "plan", "data"),
+    ("training", "evaluation"),
+    ("runs",),
+    ("serve",),
+    ("cli",),
+)
+LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
+SIDEWAYS = {("plan", "model.device"), ("data", "model.device")}  # a room, and what it may use of its own level
+HALL = {"__init__", "__main__", "api", "errors", "keys", "options"}
+LONG_FILE, LONG_FUNCTION = 450, 60
+LONG_FILES = {"api.py": "every interface in one file, which a plugin author reads from top to bottom"}
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(file.relative_to(PACKAGE).with_suffix("").parts)
+        yield name.removesuffix(".__init__"), file
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, dotted name below xmclab) of everything that a module imports from the package."""
+    for node in ast.walk(tree):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert not node.level, "imports are absolute"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            package, _, rest = name.partition(".")
+            if package == "xmclab":
+                yield node.lineno, rest
+
+
+def broken_edges(module: str, tree: ast.AST) -> Iterator[str]:
+    room = module.partition(".")[0]
+    for line, name in imports(tree):
+        other = name.partition(".")[0]
+        if other == room or other not in LEVEL:  # a name of the package itself, such as __version__
+            continue
+        sideways = LEVEL[other] == LEVEL[room] and (room, ".".join(name.split(".")[:2])) not in SIDEWAYS
+        if LEVEL[other] > LEVEL[room] or sideways:
+            yield f"{module}:{line}: {room} -> {other} ({'sideways' if sideways else 'up'})"
+
+
+def test_no_room_imports_one_above_or_beside_it() -> None:
+    """`__init__` and `__main__` are the doors: they may open onto any room."""
+    edges = []
+    for module, file in modules():
+        if module not in ("__init__", "__main__"):
+            assert module.partition(".")[0] in LEVEL, f"{module} is in no layer: add its room to LAYERS"
+            edges += broken_edges(module, ast.parse(file.read_text(encoding="utf-8")))
+    assert not edges, "\n".join(edges)
+
+
+@pytest.mark.parametrize(
+    ("module", "code", "edge"),
+    [
+        ("training.loop", "from xmclab.runs.display import Display", "training.loop:1: training -> runs (up)"),
+        ("data.stats", "def f():\n    from xmclab.plan.csr import contains", "data.stats:2: data -> plan (sideways)"),
+        ("plan.pool", "import xmclab.model.device", ""),
+        ("cli.run", "from xmclab import __version__", ""),
+    ],
+)
+def test_the_edge_that_breaks_the_layers_is_named(module: str, code: str, edge: str) -> None:
+    assert "\n".join(broken_edges(module, ast.parse(code))) == edge
+
+
+def test_the_hall_holds_the_words_and_nothing_else() -> None:
+    assert {file.stem for file in PACKAGE.glob("*.py")} == HALL
+
+
+def test_every_room_is_on_the_map() -> None:
+    """A row of docs/architecture.md for every room, and for everything in `plugins/`."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    rooms = [
+        folder for top in (PACKAGE, ROOT / "plugins") for folder in top.iterdir() if (folder / "__init__.py").is_file()
+    ]
+    missing = [f"{room.parent.name}/{room.name}" for room in rooms if f"[{room.parent.name}/{room.name}]" not in text]
+    assert not missing
+
+
+def test_no_room_hides_a_function_of_the_package() -> None:
+    """`xmclab.objective` is a function: a submodule of that name would replace it once imported."""
+    taken = {"objective", "train", "evaluate", "read", "load", "run", "predict", "tune"}
+    assert not taken & {path.stem for path in PACKAGE.iterdir()}
+
+
+def test_files_and_functions_are_short() -> None:
+    long = []
+    for top in (PACKAGE, ROOT / "plugins"):
+        for file in sorted(top.rglob("*.py")):
+            text = file.read_text(encoding="utf-8")
+            if len(text.splitlines()) > LONG_FILE and file.relative_to(top).as_posix() not in LONG_FILES:
+                long.append(f"{file.relative_to(ROOT)}: {len(text.splitlines())} lines")
+            long += [
+                f"{file.relative_to(ROOT)}:{node.lineno}: {node.name} has {node.end_lineno - node.lineno + 1} lines"
+                for node in ast.walk(ast.parse(text))
+                if isinstance(node, ast.FunctionDef)
+                and node.end_lineno
+                and node.end_lineno - node.lineno >= LONG_FUNCTION
+            ]
+    assert not long, "\n".join(long)

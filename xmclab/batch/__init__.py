@@ -1,1 +1,0 @@
-"""The label pool of a batch: pure functions on the host."""

@@ -1,0 +1,288 @@
+"""What every reader ends with: columns of texts and pairs, checked against each other and made into a data set."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmclab.api import Dataset, Split
+from xmclab.data.readers.lines import SHOWN, Problems, excerpt, find_file, fingerprint, read_lines
+from xmclab.data.texts import PackedTexts, number_of_distinct
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+logger = logging.getLogger("xmclab.data")
+
+SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # of a relevance
+SORTED_TOGETHER = 65_536  # rows of a matrix: bounds the memory of sorting, not the result
+TRAIN_FILTERS = (
+    "filter_labels_train.txt",
+    "trn_filter_labels.txt",
+    "filter_labels_trn.txt",
+    "train_filter_labels.txt",
+)
+TEST_FILTERS = (
+    "filter_labels_test.txt",
+    "tst_filter_labels.txt",
+    "filter_labels_tst.txt",
+    "test_filter_labels.txt",
+)
+
+
+@dataclass
+class Texts:
+    """The texts of queries or labels and what they are called."""
+
+    file: Path
+    texts: PackedTexts = field(default_factory=PackedTexts)
+    names: Sequence[str] = field(default_factory=PackedTexts)
+    size: int | None = None  # how many there are, bad lines included; None if that is not known
+    has_content: bool = False
+    lines: array[int] = field(default_factory=lambda: array("q"))  # of each text in the file, if it is not row + 1
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing was wrong with any."""
+        return self.size == len(self.texts)
+
+    def at(self, rows: NDArray[np.integer[Any]]) -> str:
+        """In what lines of the file these rows are."""
+        return in_lines([self.lines[row] if self.lines else row + 1 for row in rows[: SHOWN + 1].tolist()])
+
+
+@dataclass
+class Targets:
+    """The labels of queries, row after row."""
+
+    columns: array[int] = field(default_factory=lambda: array("q"))  # label indices
+    relevances: array[float] = field(default_factory=lambda: array("f"))
+    lengths: array[int] = field(default_factory=lambda: array("q"))  # label indices of each row
+
+    @classmethod
+    def of(
+        cls, columns: NDArray[np.integer[Any]], relevances: NDArray[np.float32], lengths: NDArray[np.integer[Any]]
+    ) -> Targets:
+        """The same from numpy."""
+        columns, lengths = (np.asarray(some, dtype=np.int64) for some in (columns, lengths))
+        return cls(array("q", columns.tobytes()), array("f", relevances.tobytes()), array("q", lengths.tobytes()))
+
+    def add(self, columns: Sequence[int], relevances: Sequence[float]) -> None:
+        """Append a row."""
+        self.columns.extend(columns)
+        self.relevances.extend(relevances)
+        self.lengths.append(len(columns))
+
+    def gathered(self, rows: NDArray[np.int64], num_rows: int) -> Targets:
+        """Rows of one label each, in any order, put together: entry i belongs to row `rows[i]`."""
+        order = np.argsort(rows, kind="stable")
+        lengths = np.bincount(rows, minlength=num_rows)
+        return Targets.of(np.asarray(self.columns)[order], np.asarray(self.relevances)[order], lengths)
+
+    def repeated(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The entries, of such rows, that occurred before."""
+        columns = np.asarray(self.columns)
+        pairs = rows * (columns.max(initial=0) + 1) + columns
+        return np.delete(np.arange(len(rows)), np.unique(pairs, return_index=True)[1])
+
+    def matrix(self, num_labels: int) -> sp.csr_array:
+        """A row per query; a pair that occurs again counts once, with its largest relevance.
+
+        The pairs are sorted where they are, so that there is one copy of them: the targets are used up.
+        """
+        columns, relevances, lengths = (np.asarray(some) for some in (self.columns, self.relevances, self.lengths))
+        offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+        read = written = 0
+        for row in range(0, len(lengths), SORTED_TOGETHER):
+            some = lengths[row : row + SORTED_TOGETHER]
+            rows = np.repeat(np.arange(len(some)), some)
+            block = slice(read, read := read + len(rows))
+            found = distinct(rows, columns[block], relevances[block], (len(some), num_labels))
+            columns[written : written + found.nnz] = found.indices
+            relevances[written : written + found.nnz] = found.data
+            offsets[row + 1 : row + 1 + len(some)] = found.indptr[1:]
+            offsets[row + 1 : row + 1 + len(some)] += written
+            written += found.nnz
+        return narrow(relevances[:written], columns[:written], offsets, (len(lengths), num_labels))
+
+
+@dataclass
+class Half:
+    """The training or the test queries as read."""
+
+    queries: Texts
+    targets: Targets
+    filter_names: tuple[str, ...]
+    filter_file: Path | None = None
+    filter_rows: array[int] = field(default_factory=lambda: array("q"))
+    filter_columns: array[int] = field(default_factory=lambda: array("q"))
+    pairs_file: Path | None = None  # where the targets are, if not beside the queries
+    repeated_lines: Sequence[int] = ()  # of it: the pairs that occurred before
+
+    def read_filter(self, folder: Path, labels: Texts, problems: Problems) -> None:
+        """Take the pairs of the filter file, if there is one."""
+        self.filter_file = file = find_file(folder, *self.filter_names)
+        for number, line in read_lines(file, problems) if file else ():
+            assert file is not None
+            try:
+                row, column = map(int, line.split())
+            except ValueError:
+                problems.line(file, number, f"not a pair `query label`: {excerpt(line)}")
+                continue
+            for index, texts, kind in ((row, self.queries, "query"), (column, labels, "label")):
+                if texts.size is not None and not 0 <= index < texts.size:
+                    size = f"{texts.file.name} has {texts.size} lines, from 0"
+                    problems.line(file, number, f"{kind} {index} is out of range: {size}")
+                    break
+            else:
+                self.filter_rows.append(row)
+                self.filter_columns.append(column)
+
+    def split(self, num_labels: int) -> Split:
+        rows, columns = (np.array(ids, dtype=np.int64) for ids in (self.filter_rows, self.filter_columns))
+        ones = np.ones(len(rows), dtype=np.float32)
+        return Split(
+            texts=self.queries.texts,
+            names=self.queries.names,
+            targets_NL=self.targets.matrix(num_labels),
+            filter_NL=distinct(rows, columns, ones, (len(self.queries.texts), num_labels)),
+        )
+
+
+def distinct(
+    rows: NDArray[np.int64], columns: NDArray[np.int64], values: NDArray[np.float32], shape: tuple[int, int]
+) -> sp.csr_array:
+    """A sorted matrix without duplicates: of several values of one pair the largest stands."""
+    order = np.lexsort((-values, columns, rows))
+    rows, columns, values = rows[order], columns[order], values[order]
+    first = np.ones(len(rows), dtype=np.bool_)
+    first[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(rows[first], minlength=shape[0]))])
+    return narrow(values[first], columns[first], offsets, shape)
+
+
+def narrow(
+    values: NDArray[np.float32], columns: NDArray[np.int64], offsets: NDArray[np.int64], shape: tuple[int, int]
+) -> sp.csr_array:
+    """A matrix with indices of 4 bytes where they suffice: scipy keeps the 8 it is given."""
+    index = np.int32 if max(len(columns), *shape) <= np.iinfo(np.int32).max else np.int64
+    return sp.csr_array((values, columns.astype(index), offsets.astype(index)), shape=shape)
+
+
+def join(title: str, content: str) -> str:
+    """A title with its content; nothing is lost: `content_of` is the way back."""
+    return f"{title} {content}" if title and content else title or content
+
+
+def content_of(joined: str, title: str) -> str:
+    """What `join` added to a title."""
+    return joined[len(title) :].removeprefix(" " if title else "")
+
+
+def in_lines(lines: Sequence[int]) -> str:
+    """The first few of some lines, as shown in messages."""
+    return f"(line {', '.join(map(str, lines[:SHOWN]))}{', …' if len(lines) > SHOWN else ''})"
+
+
+def check_text(value: str, key: str) -> None:
+    """Raise ValueError if a text cannot be written as UTF-8."""
+    if value.isascii():
+        return
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{key!r} has half a surrogate pair: {excerpt(value[error.start :])}") from None
+
+
+def check_index(index: int, labels: Texts) -> None:
+    """Raise ValueError if there is no label of this index."""
+    if labels.size is not None and not 0 <= index < labels.size:
+        size = f"{labels.file.name} has {labels.size} labels, from 0"
+        raise ValueError(f"label index {index} is out of range: {size}")
+
+
+def is_relevance(value: float) -> bool:
+    """Whether it is a positive number of float32."""
+    return SMALLEST <= value <= LARGEST
+
+
+def assemble(
+    folder: Path,
+    text: str,
+    labels: Texts,
+    halves: Sequence[Half],
+    problems: Problems,
+    files: Sequence[Path | None],
+    choices: Sequence[str] = (),
+    expects_filters: bool = True,
+) -> Dataset:
+    """The data set, once nothing is wrong with it.
+
+    Args:
+        folder: where filter files are.
+        halves: the training queries, and the test queries if there are any.
+        files: what was read, except the filter files, in an order that does not change.
+        choices: what else the result depends on.
+        expects_filters: whether a missing filter file is worth a warning.
+
+    Raises:
+        DataError: with everything that is wrong.
+    """
+    for half in halves:
+        half.read_filter(folder, labels, problems)
+    for texts in (labels, *(half.queries for half in halves)):
+        if texts.sound and not texts.texts:
+            problems.file(texts.file, "no line in it")
+    train = halves[0]
+    if train.queries.texts and train.queries.sound and not len(train.targets.columns):
+        problems.file(train.queries.file, "no query has a label")
+    problems.raise_if_any()
+
+    splits = [half.split(len(labels.texts)) for half in halves]
+    for warning in _warnings(folder, labels, halves, splits, text, expects_filters):
+        logger.warning("%s", warning)
+    used = [*files, *(half.filter_file for half in halves)]
+    empty = Half(Texts(folder), Targets(), ()).split(len(labels.texts))
+    return Dataset(
+        name=folder.resolve().name if folder.is_dir() else folder.name.partition(".")[0],
+        train=splits[0],
+        test=splits[1] if len(splits) > 1 else empty,
+        label_texts=labels.texts,
+        label_names=labels.names,
+        fingerprint=fingerprint([file for file in used if file], text, *choices),
+    )
+
+
+def _warnings(
+    folder: Path, labels: Texts, halves: Sequence[Half], splits: Sequence[Split], text: str, expects_filters: bool
+) -> Iterator[str]:
+    """What a user should know of a data set that can be used."""
+    for half, split in zip(halves, splits, strict=True):
+        queries, labels_N = half.queries, np.asarray(half.targets.lengths)
+        repeated_N = labels_N - np.diff(split.targets_NL.indptr)
+        if repeated := int(repeated_N.sum()):
+            lines = in_lines(half.repeated_lines) if half.pairs_file else queries.at(np.flatnonzero(repeated_N))
+            yield f"{half.pairs_file or queries.file}: {repeated} duplicate labels of a query left out {lines}"
+        if len(without := np.flatnonzero(labels_N == 0)):
+            yield f"{queries.file}: {len(without)} queries have no label {queries.at(without)}"
+        if half.filter_file is None and expects_filters:
+            names = " or ".join(half.filter_names[:2])
+            effect = "reciprocal pairs are ranked and scored, which is fine unless queries are labels themselves"
+            yield f"{folder}: no {names}: {effect}"
+    everything = (labels, *(half.queries for half in halves))
+    for texts in everything:
+        empty = np.array([row for row, text in enumerate(texts.texts) if not text.strip()], dtype=np.int64)
+        if len(empty):
+            yield f"{texts.file}: {len(empty)} empty texts {texts.at(empty)}"
+    if same := len(labels.texts) - number_of_distinct(labels.texts):
+        hint = "data.merge_same_text=true keeps them from being each other's negatives"
+        yield f"{labels.file}: {same} labels have the text of another label ({hint})"
+    if text == "title+content" and not any(texts.has_content for texts in everything):
+        yield f"{folder}: no line has a 'content': titles alone are read"

@@ -1,0 +1,340 @@
+"""Reader of tables: everybody's own data."""
+
+from __future__ import annotations
+
+import ast
+import json
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xmclab.api import Dataset, Reader, option
+from xmclab.data.holdout import hold_out, key_of
+from xmclab.data.readers.columns import (
+    TEST_FILTERS,
+    TRAIN_FILTERS,
+    Half,
+    Targets,
+    Texts,
+    assemble,
+    check_text,
+    is_relevance,
+    join,
+    logger,
+)
+from xmclab.data.readers.lines import Problems, excerpt
+from xmclab.data.readers.table_files import columns_of, find_table, kind_of, read_rows
+from xmclab.data.texts import PackedTexts
+from xmclab.errors import DataError, Problem
+
+TRAIN, TEST, LABELS, PAIRS = "train", "test", "labels", "pairs"
+QUERY = ("query", "title", "text")  # names by which a column is known, in this order, whatever their case
+CONTENT = ("content", "body")
+NAME = ("uid", "id", "name")
+LABEL = ("labels", "label", "targets", "tags")
+RELEVANCE = ("relevances", "relevance")
+LABEL_TITLE = ("title", "text", "label", "name")
+LABEL_NAME = (*NAME, "label", "title", "text")
+PAIR_QUERY = ("query", "query_id", *NAME)
+SEPARATORS = ("|", ";", ",")  # the first of these that any cell has
+
+
+@dataclass
+class Table(Reader):
+    """Tables: a CSV, TSV, JSON lines or Parquet file of queries and labels, or a folder with a `train` table.
+
+    Columns: `query` (or `title`, `text`), optionally `content` and `uid`, and `labels`: a list, or names between
+    separators. Tables beside `train`, all optional: `test`; `labels` with the `uid` and `title` of each label;
+    `pairs` with a `query` and a `label` per row in place of the column of labels.
+    """
+
+    query: str = option("", "column of the query text; empty: the first of query, title, text")
+    labels: str = option("", "column of the labels; empty: the first of labels, label, targets, tags")
+    separator: str = option("", "between the labels of a cell; empty: the first of | ; , that a cell has")
+    test_share: float = option(0.1, "of the queries, held out for the test where there is no test table", gt=0, lt=1)
+
+    def matches(self, folder: Path) -> bool:
+        return bool(kind_of(folder)) if folder.is_file() else bool(find_table(folder, TRAIN))
+
+    def read(self, folder: Path) -> Dataset:
+        if folder.is_file():
+            tables = {TRAIN: folder}
+        else:
+            tables = {name: file for name in (TRAIN, TEST, LABELS, PAIRS) if (file := _only(folder, name))}
+        if TRAIN not in tables:
+            raise DataError(Problem(str(folder), "no table of training queries", "such as train.csv"))
+        reading = _Reading(self, tables, Problems())
+        dataset = reading.dataset(folder)
+        if TEST in tables:
+            return dataset
+        logger.info("%s: no test table, a share of %g is held out", tables[TRAIN], self.test_share)
+        return hold_out(dataset, np.array(reading.keys, dtype=np.uint64), self.test_share, "add a test table")
+
+
+def _only(folder: Path, name: str) -> Path | None:
+    found = find_table(folder, name)
+    if len(found) > 1:
+        names = " and ".join(file.name for file in found)
+        raise DataError(Problem(str(folder), f"two tables of one name: {names}", "take one of them away"))
+    return found[0] if found else None
+
+
+@dataclass
+class _Reading:
+    """One reading of tables."""
+
+    options: Table
+    tables: dict[str, Path]
+    problems: Problems
+    ids: dict[str, int] = field(default_factory=dict)  # label name -> label index
+    separator: str = ""
+    keys: array[int] = field(default_factory=lambda: array("Q"))  # of the training queries, if some are held out
+
+    def dataset(self, folder: Path) -> Dataset:
+        labels = self._labels() if LABELS in self.tables else Texts(self.tables[TRAIN])
+        halves = [self._half(TRAIN, TRAIN_FILTERS, labels)]
+        if TEST in self.tables:
+            halves.append(self._half(TEST, TEST_FILTERS, labels))
+        if PAIRS in self.tables:
+            self._pairs(halves, labels)
+        if LABELS not in self.tables:
+            labels.texts = PackedTexts(self.ids)
+            labels.names = labels.texts
+            if labels.texts and not self.problems.bad_lines and not self.problems.general:
+                labels.size = len(labels.texts)
+            if labels.texts and all(name.isdigit() for name in labels.texts):
+                logger.warning("%s: labels are numbers, which say nothing as a text: add a table of labels", folder)
+        options = self.options
+        return assemble(
+            folder,
+            options.text,
+            labels,
+            halves,
+            self.problems,
+            [self.tables.get(name) for name in (TRAIN, TEST, LABELS, PAIRS)],
+            (options.query, options.labels, self.separator, str(options.test_share)),
+            expects_filters=False,
+        )
+
+    def _labels(self) -> Texts:
+        """The label table: every label that there is."""
+        file = self.tables[LABELS]
+        columns = columns_of(file, self.problems)
+        title = self._column(file, columns, LABEL_TITLE, "of the label texts")
+        wanted = [title, known_column(columns, CONTENT), known_column(columns, LABEL_NAME)]
+        names = PackedTexts()
+        labels = Texts(file, names=names)
+        for number, (text, name, _) in self._texts(file, columns, wanted, labels):
+            if name in self.ids:
+                self.problems.line(file, number, f"a second label of the name {excerpt(name)}")
+                continue
+            self.ids[name] = len(names)
+            labels.texts.append(text)
+            labels.lines.append(number)
+            names.append(name)
+        labels.size = self._size(labels)
+        return labels
+
+    def _half(self, table: str, filters: tuple[str, ...], labels: Texts) -> Half:
+        """The queries of a table, with their labels if these are in a column."""
+        file = self.tables[table]
+        columns = columns_of(file, self.problems)
+        query = self._column(file, columns, QUERY, "of the queries", self.options.query, "query")
+        cells = relevances = None
+        if PAIRS not in self.tables:
+            cells = self._column(file, columns, LABEL, "of the labels", self.options.labels, "labels")
+            relevances = known_column(columns, RELEVANCE)
+            self.separator = self.separator or self.options.separator or self._find_separator(file, columns, cells)
+        names = PackedTexts()
+        half = Half(Texts(file, names=names), Targets(), filters)
+        wanted = [query, known_column(columns, CONTENT, query), known_column(columns, NAME, query), cells, relevances]
+        for number, (text, name, title, *row) in self._texts(file, columns, wanted, half.queries):
+            try:
+                targets = self._targets(row[0], row[1], labels)
+            except ValueError as error:
+                self.problems.line(file, number, str(error))
+                continue
+            half.queries.texts.append(text)
+            half.queries.lines.append(number)
+            names.append(name)
+            if TEST not in self.tables:
+                self.keys.append(key_of(title))
+            if PAIRS not in self.tables:
+                half.targets.add(*targets)
+        half.queries.size = self._size(half.queries)
+        return half
+
+    def _size(self, texts: Texts) -> int | None:
+        """How many rows there are; a bad row of cells may stand for several."""
+        return None if self.problems.about(texts.file) else len(texts.texts)
+
+    def _texts(
+        self, file: Path, columns: Sequence[str], wanted: Sequence[str | None], texts: Texts
+    ) -> Iterator[tuple[int, list[Any]]]:
+        """(text, name, title, further cells) of each row whose first wanted cells are (title, content, name)."""
+        if wanted[0] is None:
+            return
+        row = 0
+        for number, (title, content, name, *rest) in read_rows(file, columns, wanted, self.problems):
+            try:
+                title, content = (
+                    cell_text(title, wanted[0]),
+                    cell_text("" if content is None else content, wanted[1] or ""),
+                )
+                name = str(row) if name is None else _name(name)
+            except ValueError as error:
+                self.problems.line(file, number, str(error))
+                continue
+            row += 1
+            texts.has_content |= bool(content)
+            text = join(title, content) if self.options.text == "title+content" else title
+            yield number, [text, name, title, *rest]
+
+    def _column(
+        self, file: Path, columns: Sequence[str], known: Sequence[str], what: str, chosen: str = "", key: str = ""
+    ) -> str | None:
+        """The name of a column that must be there."""
+        found = (chosen if chosen in columns else None) if chosen else known_column(columns, known)
+        if found is None and (columns or not self.problems.about(file)):
+            wanted = chosen or " or ".join(known)
+            there = f"there are {', '.join(map(repr, filter(None, columns)))}" if columns else "it has no header"
+            hint = f"{there}; data.{key}=NAME chooses one" if key else there
+            self.problems.file(file, f"no column {what}: {wanted}", hint)
+        return found
+
+    def _find_separator(self, file: Path, columns: Sequence[str], cells: str | None) -> str:
+        """The first of the known separators that a cell of the file has."""
+        seen: set[str] = set()
+        for _, (cell,) in read_rows(file, columns, [cells], Problems()) if cells else ():
+            if isinstance(cell, str) and not _is_list(cell):
+                seen.update(sign for sign in SEPARATORS if sign in cell)
+            if SEPARATORS[0] in seen:
+                break
+        found = next((sign for sign in SEPARATORS if sign in seen), "")
+        if found:
+            logger.info("%s: labels are separated by %r", file, found)
+        return found
+
+    def _targets(self, cell: Any, relevances: Any, labels: Texts) -> tuple[list[int], list[float]]:
+        """Label indices and relevances of a row."""
+        names = [_name(name) for name in self._items(cell)]
+        columns = [self._label(name, labels) for name in names if name]
+        if relevances is None or relevances == "":
+            return columns, [1.0] * len(columns)
+        try:
+            values = [float(value) for value in self._items(relevances)]
+        except (TypeError, ValueError):
+            raise ValueError(f"relevances are no numbers: {excerpt(str(relevances))}") from None
+        if len(values) != len(columns):
+            raise ValueError(f"{len(values)} relevances of {len(columns)} labels")
+        for value in values:
+            if not is_relevance(value):
+                raise ValueError(f"relevance {value} is no positive number (of float32)")
+        return columns, values
+
+    def _label(self, name: str, labels: Texts) -> int:
+        """The index of a label; without a label table, a new name is a new label."""
+        if LABELS in self.tables:
+            if name not in self.ids and labels.sound:
+                raise ValueError(f"label {excerpt(name)} is not in {labels.file.name}")
+            return self.ids.get(name, 0)
+        return self.ids.setdefault(name, len(self.ids))
+
+    def _items(self, cell: Any) -> list[Any]:
+        """A list, or a cell of text cut at the separators."""
+        if isinstance(cell, list):
+            return cell
+        if cell is None:
+            return []
+        if isinstance(cell, str) and _is_list(cell):
+            return _parse_list(cell)
+        if isinstance(cell, str) and self.separator:
+            return cell.split(self.separator)
+        return [cell]
+
+    def _pairs(self, halves: Sequence[Half], labels: Texts) -> None:
+        """Give the queries the labels that the table of pairs has for them."""
+        file = self.tables[PAIRS]
+        columns = columns_of(file, self.problems)
+        query = self._column(file, columns, PAIR_QUERY, "of the queries of the pairs")
+        label = self._column(file, columns, LABEL, "of the labels of the pairs")
+        places = self._places(halves)
+        rows, lines = ([array("q") for _ in halves] for _ in range(2))
+        wanted = [query, label, known_column(columns, RELEVANCE)]
+        found = read_rows(file, columns, wanted, self.problems) if query and label else ()
+        for number, (name, label_name, relevance) in found:
+            try:
+                name = _name(name)
+                if name not in places:
+                    raise ValueError(f"query {excerpt(name)} is in no table of queries")
+                if not _name(label_name):
+                    raise ValueError(f"lacks {label!r}")
+                targets = self._targets([label_name], relevance, labels)
+            except ValueError as error:
+                self.problems.line(file, number, str(error))
+                continue
+            where, row = places[name]
+            halves[where].targets.add(*targets)
+            rows[where].append(row)
+            lines[where].append(number)
+        for half, half_rows, half_lines in zip(halves, map(np.asarray, rows), lines, strict=True):
+            half.pairs_file = file
+            half.repeated_lines = [half_lines[entry] for entry in half.targets.repeated(half_rows)]
+            half.targets = half.targets.gathered(half_rows, len(half.queries.texts))
+
+    def _places(self, halves: Sequence[Half]) -> dict[str, tuple[int, int]]:
+        """(half, row) of every query by its name."""
+        places: dict[str, tuple[int, int]] = {}
+        for number, half in enumerate(halves):
+            for row, name in enumerate(half.queries.names):
+                if name in places:
+                    message = f"two queries of the name {excerpt(name)}"
+                    self.problems.file(half.queries.file, message, "pairs need a uid of its own for each query")
+                    return places
+                places[name] = number, row
+        return places
+
+
+def known_column(columns: Sequence[str], known: Sequence[str], taken: str | None = None) -> str | None:
+    """The first column that has one of the known names."""
+    by_name = {column.lower(): column for column in reversed(columns) if column != taken}
+    return next((by_name[name] for name in known if name in by_name), None)
+
+
+def cell_text(cell: Any, column: str) -> str:
+    """The text of a cell; ValueError if it holds none."""
+    if cell is None:
+        raise ValueError(f"lacks {column!r}")
+    if not isinstance(cell, str):
+        raise ValueError(f"{column!r} is no text: {excerpt(str(cell))}")
+    check_text(cell, column)
+    return cell
+
+
+def _name(cell: Any) -> str:
+    """A name as text: numbers are names too."""
+    if not isinstance(cell, (str, int)) or isinstance(cell, bool):
+        raise ValueError(f"neither a name nor a whole number: {excerpt(str(cell))}")
+    name = str(cell).strip()
+    check_text(name, "name")
+    return name
+
+
+def _is_list(cell: str) -> bool:
+    return cell.startswith("[") and cell.endswith("]")
+
+
+def _parse_list(cell: str) -> list[Any]:
+    """A list as JSON or as Python prints it."""
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            found = parse(cell)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, list):
+            return found
+    raise ValueError(f"not a list: {excerpt(cell)}")

@@ -1,0 +1,115 @@
+"""Everything worth knowing of a ranking: metrics with intervals, and what frequent and rare labels bring to them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmclab.api import Dataset, Ranking
+from xmclab.data.propensity import (
+    LabelGroups,
+    frequency_bands,
+    frequency_deciles,
+    inverse_propensity,
+    propensity_parameters,
+)
+from xmclab.evaluation.bootstrap import group_sums, intervals
+from xmclab.evaluation.metrics import contributions, evaluate
+from xmclab.keys import Keys
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+DEPTH = 100  # of the deepest metric, R@100
+
+
+@dataclass(frozen=True)
+class GroupScores:
+    """What a group of labels brings to every metric; the groups of a partition sum to the whole."""
+
+    labels: int  # in the group
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """How good a ranking is, in percent."""
+
+    metrics: dict[str, float]
+    intervals: dict[str, tuple[float, float]]  # 95 %
+    bands: dict[str, GroupScores]  # head, torso, tail
+    deciles: dict[str, GroupScores]
+    rows: int
+    labels: int
+    propensity: tuple[float, float]  # A, B
+
+    def to_dict(self) -> dict[str, Any]:
+        """In terms of JSON."""
+        groups = {
+            kind: {name: {"labels": group.labels, **group.metrics} for name, group in some.items()}
+            for kind, some in (("bands", self.bands), ("deciles", self.deciles))
+        }
+        return {
+            "metrics": self.metrics,
+            "intervals": {name: list(interval) for name, interval in self.intervals.items()},
+            **groups,
+            "rows": self.rows,
+            "labels": self.labels,
+            "propensity": dict(zip("AB", self.propensity, strict=True)),
+        }
+
+
+class Evaluator:
+    """Scores rankings of the same queries: the one evaluator of `run`, `eval`, `score` and the baselines."""
+
+    def __init__(self, truth_NL: sp.csr_array, train_NL: sp.csr_array, propensity: tuple[float, float]) -> None:
+        """
+        Args:
+            train_NL: the labels of the training queries, which say how frequent a label is.
+            propensity: (A, B) of the propensity model.
+        """
+        self.truth_NL, self.train_NL, self.propensity = truth_NL, train_NL, propensity
+        self.weights_L = inverse_propensity(train_NL, *propensity)
+
+    @classmethod
+    def of_data(cls, data: Dataset) -> Evaluator:
+        """For rankings of the test queries of a data set."""
+        return cls(data.test.targets_NL, data.train.targets_NL, propensity_parameters(data.name))
+
+    def metrics(self, ranking: Ranking) -> dict[str, float]:
+        """Every metric, in percent."""
+        return evaluate(ranking, self.truth_NL, self.weights_L)
+
+    def bands(self, ranking: Ranking) -> dict[str, dict[str, float]]:
+        """What head, torso and tail labels bring to every metric."""
+        return contributions(ranking, self.truth_NL, self.weights_L, frequency_bands(self.train_NL))
+
+    def points(self, ranking: Ranking, metrics: Sequence[str]) -> tuple[Floats, Floats]:
+        """(found_GM, best_GM): what each query, or group of queries, adds to the metrics; for tests of differences."""
+        rng = Keys(0).rng("points")  # the same groups in every run
+        return group_sums(ranking, self.truth_NL, self.weights_L, metrics, rng)
+
+    def scores(self, ranking: Ranking, draws: int = 1000, seed: int = 0) -> Scores:
+        """Everything worth knowing; `draws` of the bootstrap, 0: no intervals."""
+        metrics, rng = self.metrics(ranking), Keys(seed).rng("bootstrap")
+        rest = self.truth_NL, self.weights_L, list(metrics), draws, rng
+        return Scores(
+            metrics=metrics,
+            intervals=intervals(ranking, *rest) if draws and metrics else {},
+            bands=self._groups(ranking, frequency_bands(self.train_NL)),
+            deciles=self._groups(ranking, frequency_deciles(self.train_NL)),
+            rows=self.truth_NL.shape[0],
+            labels=self.truth_NL.shape[1],
+            propensity=self.propensity,
+        )
+
+    def _groups(self, ranking: Ranking, groups: LabelGroups) -> dict[str, GroupScores]:
+        sizes = np.bincount(groups.group_L, minlength=len(groups.names)).tolist()
+        found = contributions(ranking, self.truth_NL, self.weights_L, groups)
+        return {name: GroupScores(size, found[name]) for name, size in zip(groups.names, sizes, strict=True)}

@@ -1,0 +1,1 @@
+"""Finds parts, recipes and data sets, and chooses them: from plugins and overrides to one config. Imports no torch."""

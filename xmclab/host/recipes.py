@@ -1,0 +1,172 @@
+"""Recipe files: YAML that names parts and numbers, read as text so that a value means what was typed.
+
+base: unidec          one parent, by name or as a file beside this one
+epochs: 100           a setting
+sampler:              a part, with its options
+  name: cluster
+  batch_size: 512
+head: {clf: none}     or without
+loss: {clf: ds+bce}
+pool.beta: 3          dotted keys are the same as nested ones
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from xmclab.errors import ConfigError, Problem
+from xmclab.host.registry import Registry
+
+MAX_BYTES = 1_000_000
+MAX_DEPTH = 20
+BASE = "base"
+PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")}
+MADE_WITH = "made with plugin="  # a first comment that starts so says what the parts of a recipe came from
+NULLS = ("", "~", "null", "Null", "NULL")
+
+Value = str | list[str] | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One value that somebody set."""
+
+    key: str  # dotted
+    value: Value
+    source: str  # who set it, for `--why`
+    where: str  # the place at fault if it is wrong
+
+
+def is_file_name(recipe: str) -> bool:
+    """Whether `recipe=...` means a file and not a name."""
+    return recipe.endswith((".yaml", ".yml")) or "/" in recipe
+
+
+def recipe_layers(recipe: str, registry: Registry) -> list[list[Entry]]:
+    """The entries of a recipe and its ancestors, the oldest first.
+
+    Raises:
+        ConfigError: a file is missing or malformed, a name is unknown, or the ancestors go in a circle.
+    """
+    layers: list[list[Entry]] = []
+    path = Path(recipe) if is_file_name(recipe) else registry.recipe(recipe)
+    visited: list[Path] = []
+    while True:
+        if path.resolve() in visited:
+            circle = " -> ".join(file.name for file in [*visited, path])
+            raise ConfigError(Problem(str(path), f"its bases go in a circle: {circle}"))
+        visited.append(path.resolve())
+        entries = read_recipe(path)
+        layers.insert(0, [entry for entry in entries if entry.key != BASE])
+        base = next((entry for entry in entries if entry.key == BASE), None)
+        if base is None:
+            return layers
+        path = _base_path(base, path, registry)
+
+
+def _base_path(base: Entry, child: Path, registry: Registry) -> Path:
+    if not isinstance(base.value, str):
+        raise ConfigError(Problem(base.where, "a recipe has one base: a name or a file"))
+    if is_file_name(base.value):
+        return child.parent / base.value
+    try:
+        return registry.recipe(base.value)
+    except ConfigError as error:
+        raise ConfigError(
+            *(Problem(base.where, problem.message, problem.hint) for problem in error.problems)
+        ) from error
+
+
+def read_recipe(path: Path) -> list[Entry]:
+    """The entries of one file, in order, `base` among them.
+
+    Raises:
+        ConfigError: with line and column.
+    """
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ConfigError(Problem(str(path), f"larger than {MAX_BYTES:,} bytes: no recipe"))
+        text = path.read_text(encoding="utf-8")
+        return list(_entries(path, _root(path, text)))
+    except FileNotFoundError:
+        raise ConfigError(Problem(str(path), "no such file")) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(Problem(str(path), f"cannot be read: {error}")) from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise ConfigError(Problem(place, f"malformed YAML: {error.problem or error.context}")) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(Problem(str(path), f"malformed YAML: {' '.join(str(error).split())}")) from error
+
+
+def summary(path: Path) -> str:
+    """The comment on the first line of a recipe file."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            first = lines.readline().strip()
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return first.lstrip("# ") if first.startswith("#") else ""
+
+
+def _root(path: Path, text: str) -> yaml.Node | None:
+    """The syntax tree, which keeps text as text and knows its lines; what bombs are made of is refused."""
+    depth = 0
+    for event in yaml.parse(text, Loader=yaml.BaseLoader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise ConfigError(Problem(_place(path, event.start_mark), f"nested deeper than {MAX_DEPTH} levels"))
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(Problem(_place(path, event.start_mark), "aliases (*name) are not allowed in a recipe"))
+    root: yaml.Node | None = yaml.compose(text, Loader=yaml.BaseLoader)
+    return root
+
+
+def _entries(path: Path, root: yaml.Node | None) -> Iterator[Entry]:
+    if root is None:
+        return
+    if not isinstance(root, yaml.MappingNode):
+        raise ConfigError(Problem(_place(path, root.start_mark), "a recipe is a mapping: `key: value` on each line"))
+    yield from _walk(path, root, "", set())
+
+
+def _walk(path: Path, node: yaml.MappingNode, prefix: str, seen: set[str]) -> Iterator[Entry]:
+    for name, value in node.value:
+        place = _place(path, name.start_mark)
+        if not isinstance(name, yaml.ScalarNode):
+            raise ConfigError(Problem(place, "a key is a word"))
+        key = f"{prefix}{name.value}"
+        _refuse_tags(path, value)
+        if isinstance(value, yaml.MappingNode):
+            yield from _walk(path, value, f"{key}.", seen)
+            continue
+        if key in seen:
+            raise ConfigError(Problem(place, f"{key!r} is set twice"))
+        seen.add(key)
+        yield Entry(key, _value(path, value), f"{path.name}:{name.start_mark.line + 1}", f"{place}: {key}")
+
+
+def _value(path: Path, node: yaml.Node) -> Value:
+    if isinstance(node, yaml.ScalarNode):
+        return None if node.style is None and node.value in NULLS else str(node.value)
+    items = list(node.value)
+    for item in items:
+        _refuse_tags(path, item)
+        if not isinstance(item, yaml.ScalarNode):
+            raise ConfigError(Problem(_place(path, item.start_mark), "a list holds plain values"))
+    return [str(item.value) for item in items]
+
+
+def _refuse_tags(path: Path, node: yaml.Node) -> None:
+    if node.tag not in PLAIN_TAGS:
+        raise ConfigError(Problem(_place(path, node.start_mark), f"the tag {node.tag!r} is not allowed in a recipe"))
+
+
+def _place(path: Path, mark: Any) -> str:
+    return f"{path}:{mark.line + 1}:{mark.column + 1}"

@@ -1,0 +1,131 @@
+"""What can be configured: the settings of a run, and the slots that parts go into. Each knob says what it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from xmclab.options import option
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """`data=NAME_OR_FOLDER`."""
+
+    source: str = option("debian", "an embedded set (debian, tiny), a folder or a table; set as `data=...`")
+    text: Literal["title", "title+content"] = option("title", "which text of a query or label the model reads")
+    reader: str = option("auto", "who reads the files; auto: the one reader that knows them")
+    merge_same_text: bool = option(False, "labels of the same text are never each other's negatives")
+    cache: str = option("auto", "folder of cached tokens, or off; auto: of large sets only, in the user's cache folder")
+    verify: bool = option(False, "compare the sha256 of cached tokens before they are used; sizes always are")
+    query: str = option("", "tables: column of the query text; empty: query, title or text")
+    labels: str = option("", "tables: column of the labels; empty: labels, label, targets or tags")
+    separator: str = option("", "tables: between the labels of a cell; empty: the first of | ; , that a cell has")
+    test_share: float = option(0.1, "tables: share of the queries held out if there is no test table", gt=0, lt=1)
+
+
+@dataclass(frozen=True)
+class PoolSettings:
+    """The label pool of a batch: `pool.beta=3`."""
+
+    beta: int = option(3, "positives sampled per query", ge=1)
+    eta: int = option(6, "mined negatives drawn per query", ge=0)
+    cap: int = option(0, "labels of a pool at the most; 0: no limit", ge=0)
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings:
+    """How the heads and directions are mixed: `objective.de_share=0.5`."""
+
+    de_share: float = option(0.5, "weight of the DE head's loss, the CLF head's has the rest (lambda)", ge=0, le=1)
+    de_q2l_share: float = option(
+        0.5, "DE head: weight of query-to-label, label-to-query has the rest (lambda_D)", ge=0, le=1
+    )
+    clf_q2l_share: float = option(0.5, "CLF head: the same (lambda_C)", ge=0, le=1)
+    label_weights: Literal["none", "propensity"] = option(
+        "none", "weight of each label's terms: 1, or its inverse propensity"
+    )
+
+
+@dataclass(frozen=True)
+class OptimSettings:
+    """The optimizer: `optim.schedule=linear`. Learning rates belong to the parts: `encoder.lr`, `head.de.lr`, ..."""
+
+    decay: float = option(0.01, "weight decay (decoupled)", ge=0)
+    schedule: Literal["cosine", "linear", "constant"] = option("cosine", "learning rate after the warm-up")
+    warmup: float = option(0.1, "warm-up: a share of all steps below 1, else epochs", ge=0)
+    clip: float = option(1.0, "largest norm of the gradient; 0: no clipping", ge=0)
+
+
+@dataclass(frozen=True)
+class EncodeSettings:
+    """How texts are encoded: `encode.chunk=256`."""
+
+    chunk: int = option(0, "texts encoded at once in training, gradients stay exact; 0: all", ge=0)
+    search_chunk: int = option(1024, "texts encoded at once outside training", ge=1)
+
+
+@dataclass(frozen=True)
+class EvaluateSettings:
+    """What is measured: `evaluate.every=5`."""
+
+    every: int = option(0, "evaluate every n epochs; 0: at the end only", ge=0)
+    depth: int = option(100, "labels ranked per query", ge=1)
+    baselines: bool = option(True, "show the baselines beside the model")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything in a config that is no part."""
+
+    seed: int = option(0, "of every random draw", ge=0)
+    epochs: int = option(10, "passes over the training queries", ge=1)
+    refresh_every: int = option(5, "epochs between two views: clusters and negatives are made anew (tau)", ge=1)
+    device: str = option("auto", "auto (cuda if there is one, else cpu), cpu, cuda, cuda:1, ...")
+    precision: Literal["auto", "float32", "bfloat16"] = option(
+        "auto", "of the products: auto is bfloat16 on cuda, float32 on a cpu"
+    )
+    compile: bool = option(False, "run the encoder and the passes over scores through torch.compile")
+    deterministic: bool = option(True, "use torch's deterministic algorithms: the same numbers every time")
+    profile: bool = option(False, "say at the end where the time of a step went")
+    keep_model: bool = option(True, "keep the trained weights in the run folder")
+    data: DataSettings = field(default_factory=DataSettings)
+    pool: PoolSettings = field(default_factory=PoolSettings)
+    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
+    optim: OptimSettings = field(default_factory=OptimSettings)
+    encode: EncodeSettings = field(default_factory=EncodeSettings)
+    evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A place for one part: `sampler=cluster`, its options as `sampler.batch_size=512`."""
+
+    kind: str
+    default: str
+    optional: bool = False  # takes `none`
+    several: bool = False  # takes `a+b`; an option goes to each that has it
+
+
+HEADS = ("de", "clf")
+
+SLOTS: dict[str, Slot] = {
+    "encoder": Slot("encoder", "bag"),
+    "head.de": Slot("head", "dual_encoder", optional=True),
+    "head.clf": Slot("head", "classifier", optional=True),
+    "reduction.de": Slot("reduction", "psl"),
+    "reduction.clf": Slot("reduction", "psl"),
+    "sampler": Slot("sampler", "random"),
+    "miner": Slot("miner", "none"),
+    "index": Slot("index", "exact"),
+    "tracker": Slot("tracker", "none", optional=True, several=True),
+}
+
+# Loss expressions: `loss.clf=ds+bce`, with the options of a term as `loss.clf.bce.weight=0.3`.
+EXPRESSIONS: dict[str, str] = {"loss.de": "ds", "loss.clf": "ds+bce"}
+
+# Shorthands that set both heads: `reduction=psl` means `reduction.de=psl reduction.clf=psl`.
+SHORTHANDS: dict[str, tuple[str, ...]] = {
+    "reduction": ("reduction.de", "reduction.clf"),
+    "loss": ("loss.de", "loss.clf"),
+}

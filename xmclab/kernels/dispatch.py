@@ -1,0 +1,122 @@
+"""Loops compiled by numba, where it is installed; the versions beside them in numpy or torch give the same numbers.
+
+The same bit for bit where samples or metrics are at stake, within rounding where torch has its own exponentials
+(`scores`, `layers`; the latter draw dropout in their own way, as each kind of device does). Modules of
+compiled loops are imported at their first use, never at start-up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Function = TypeVar("Function", bound=Callable[..., object])
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+WORTH_LOADING = 100_000  # entries: below, numpy is done before numba is imported
+_by_torch = ContextVar("by_torch", default=False)
+
+
+def accelerated(entries: int) -> bool:
+    """Whether compiled loops should work on so many entries."""
+    return entries >= WORTH_LOADING and numba_works()
+
+
+@cache
+def numba_works() -> bool:
+    """Whether numba can be imported: it may be missing, or refuse this version of numpy."""
+    try:
+        importlib.import_module("numba")
+    except ImportError:
+        return False
+    return True
+
+
+def numba_is_loaded() -> bool:
+    """Whether numba is there without waiting for it: for loops that are faster than numpy's however few the entries."""
+    return "numba" in sys.modules and numba_works()
+
+
+def jit(function: Function) -> Function:
+    """Compile at the first call, free of the interpreter's lock; keep the code on disk where that can be written."""
+    return jit_with()(function)
+
+
+def jit_with(**options: Any) -> Callable[[Function], Function]:
+    """`jit` with options of numba's."""
+
+    def compiled(function: Function) -> Function:
+        njit = importlib.import_module("numba").njit
+        result: Function
+        try:
+            result = njit(nogil=True, cache=True, **options)(function)
+        except RuntimeError:  # no folder for the cache
+            result = njit(nogil=True, **options)(function)
+        return result
+
+    return compiled
+
+
+def in_threads(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    """`map`, in as many threads as torch uses: for compiled loops, which are free of the interpreter's lock."""
+    threads = min(importlib.import_module("torch").get_num_threads(), len(items))
+    shares = [items[len(items) * n // threads : len(items) * (n + 1) // threads] for n in range(threads)]
+    # The caller takes a share itself: one thread less to wake.
+    others = [_pool(threads - 1).submit(lambda share: list(map(work, share)), share) for share in shares[1:]]
+    return [*map(work, shares[0]), *(result for other in others for result in other.result())]
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="xmclab-loops")
+
+
+def fused_for(x: Tensor, cells: int | None = None) -> ModuleType | None:
+    """The compiled passes over matrices, `scores` or `scores_torch`, if this is a matrix for them.
+
+    Args:
+        cells: of a matrix to be made of this one, if that is meant.
+    """
+    if _for_loops(x, cells or x.numel()):
+        return importlib.import_module("xmclab.kernels.scores")
+    import torch
+
+    by_torch = not (x.is_meta or torch.compiler.is_compiling()) and _by_torch.get()
+    return importlib.import_module("xmclab.kernels.scores_torch") if by_torch else None
+
+
+@contextlib.contextmanager
+def compiled_by_torch(on: bool = True) -> Iterator[None]:
+    """Have torch compile passes over scores that no loops of ours are for: those on a GPU. Needs a compiler."""
+    before = _by_torch.set(on)
+    try:
+        yield
+    finally:
+        _by_torch.reset(before)
+
+
+def sublayers_for(x: Tensor) -> ModuleType | None:
+    """The compiled layers of networks, `layers`, if these are activations for them."""
+    if not _for_loops(x, x.numel()) or importlib.import_module("torch").is_autocast_enabled("cpu"):
+        return None
+    return importlib.import_module("xmclab.kernels.layers")
+
+
+def _for_loops(x: Tensor, cells: int) -> bool:
+    import torch  # by a statement, which can be traced
+
+    if torch.compiler.is_compiling():  # it would go into the loops
+        return False
+    of_ours = x.device.type == "cpu" and x.dtype.itemsize == 4 and x.is_floating_point() and x.is_contiguous()
+    return of_ours and accelerated(cells)

@@ -1,0 +1,1 @@
+"""The model: an encoder with heads on it, and the tables of which a step touches a few rows."""

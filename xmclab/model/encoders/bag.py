@@ -1,0 +1,137 @@
+"""A weighted bag of words, word pairs and character n-grams: no download, trains in seconds on a CPU."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from xmclab.api import Encoder, Ragged, Side, Tokens, option
+from xmclab.model.encoders.features import FeatureOptions, Featuriser
+from xmclab.model.tables import RowTable, TableOptimizer, sparse_gradient
+
+FEATURES, IDF = "features.json", "idf.npy"
+
+
+@dataclass(eq=False)
+class Bag(Encoder, FeatureOptions):
+    """TF-IDF weighted sum of feature vectors, then an optional residual layer.
+
+    Formula:  b = sum_f w_f E_f,  x = b + U gelu(V b)  (x = b when hidden = 0)
+    Where:    w_f TF-IDF weight of feature f in the text, E_f its trained vector
+    """
+
+    dim: int = option(256, "width of the vectors", ge=1)
+    hidden: int = option(0, "units of the residual layer; 0: none", ge=0)
+    feature_dropout: float = option(0.0, "share of a text's features left out in training", ge=0, lt=1)
+    lr: float = option(2e-3, "learning rate of the vectors and of the residual layer", gt=0)
+    table: TableOptimizer = option("adamw", "how the vectors of the features in a batch are updated")
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    @property
+    def width(self) -> int:
+        return self.dim
+
+    def fit(self, texts: Sequence[str]) -> None:
+        self.featuriser = Featuriser(**_options(self))
+        self.featuriser.fit(texts)
+        self._create()
+
+    def save_assets(self, folder: Path) -> None:
+        state, idf = self.featuriser.state()
+        (folder / FEATURES).write_text(json.dumps(state, ensure_ascii=False), encoding="utf-8")
+        np.save(folder / IDF, idf, allow_pickle=False)
+
+    def load_assets(self, folder: Path) -> None:
+        state = json.loads((folder / FEATURES).read_text(encoding="utf-8"))
+        self.featuriser = Featuriser.from_state(state, np.load(folder / IDF, allow_pickle=False))
+        self._create()
+
+    def _create(self) -> None:
+        self.embedding = RowTable(max(self.featuriser.width, 1), self.dim, lr=self.lr, optimizer=self.table)
+        nn.init.normal_(self.embedding.weight, std=self.dim**-0.5)
+        self.residual: nn.Module | None = None
+        if self.hidden:
+            last = nn.Linear(self.hidden, self.dim)
+            nn.init.zeros_(last.weight)  # starts as the plain bag
+            nn.init.zeros_(last.bias)
+            self.residual = nn.Sequential(nn.Linear(self.dim, self.hidden), nn.GELU(), last)
+
+    def tokenise(self, texts: Sequence[str]) -> Ragged:
+        return self.featuriser.transform(texts)
+
+    def fit_key(self) -> dict[str, Any]:
+        return _options(self)
+
+    def token_key(self) -> dict[str, Any]:
+        learned = hashlib.sha256("\n".join(self.featuriser.vocabulary).encode())
+        learned.update(self.featuriser.idf.tobytes())
+        return {**_options(self.featuriser), "vocabulary": learned.hexdigest()}
+
+    def collate(self, tokens: Ragged) -> Tokens:
+        """The texts as a sparse matrix [B, features], by rows, and by columns of the features that occur (U of them).
+
+        The columns serve the backward product, so that neither pass touches a feature that is not in the chunk.
+        """
+        assert tokens.weights is not None
+        shape = len(tokens), len(self.embedding.weight)
+        by_column = sp.csr_array((np.arange(len(tokens.ids)), tokens.ids, tokens.offsets), shape=shape).tocsc()
+        features_U = np.flatnonzero(np.diff(by_column.indptr))
+        arrays = {
+            "feature_T": tokens.ids.astype(np.int32),
+            "row_offset_B": tokens.offsets[:-1].astype(np.int32),
+            "weight_T": tokens.weights,
+            "features_U": features_U,
+            "column_offset_U": by_column.indptr[features_U].astype(np.int32),
+            "row_by_column_T": by_column.indices.astype(np.int32),
+            "by_column_T": by_column.data,
+        }
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+    def forward(self, tokens: Tokens, side: Side = "query") -> Tensor:
+        weight_T = F.dropout(tokens["weight_T"], self.feature_dropout, self.training)
+        x_BD: Tensor = _SparseProduct.apply(  # type: ignore[no-untyped-call]
+            self.embedding.weight, self.embedding.scale, weight_T, tokens
+        )
+        return x_BD if self.residual is None else x_BD + self.residual(x_BD)
+
+
+def _options(features: FeatureOptions) -> dict[str, Any]:
+    return {f.name: getattr(features, f.name) for f in fields(FeatureOptions)}
+
+
+class _SparseProduct(torch.autograd.Function):
+    """x_BD = A v for sparse A and the rows v = scale * table; the backward product is the same kernel on columns of A.
+
+    Rows are read where they are, and the gradient, that of v, has those of the features that occur.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, table: Tensor, scale: float, weight_T: Tensor, tokens: Tokens) -> Tensor:
+        weight_T = weight_T.to(table.dtype)
+        by_column = [tokens[name] for name in ("features_U", "column_offset_U", "row_by_column_T")]
+        ctx.save_for_backward(*by_column, weight_T[tokens["by_column_T"]])
+        ctx.shape = table.shape
+        weight_T = weight_T if scale == 1.0 else weight_T * scale
+        return F.embedding_bag(
+            tokens["feature_T"], table, tokens["row_offset_B"], mode="sum", per_sample_weights=weight_T
+        )
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, g_BD: Tensor) -> tuple[Tensor, None, None, None]:
+        features_U, offset_U, row_T, weight_T = ctx.saved_tensors
+        g_UD = F.embedding_bag(row_T, g_BD.contiguous(), offset_U, mode="sum", per_sample_weights=weight_T)
+        return sparse_gradient(features_U, g_UD, ctx.shape), None, None, None

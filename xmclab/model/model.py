@@ -1,0 +1,138 @@
+"""The model: a shared encoder and its heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from xmclab.api import Encoder, Head, Ragged, Side
+from xmclab.model.device import to_device
+from xmclab.model.tables import RowTable
+
+
+class Model(nn.Module):
+    """An encoder and the heads on it, by name (`de`, `clf`).
+
+    The encoder must be fitted; the heads are built here.
+    """
+
+    def __init__(self, encoder: Encoder, heads: Mapping[str, Head], num_labels: int) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.num_labels = num_labels
+        for head in heads.values():
+            head.build(encoder.width, num_labels)
+        self.heads = nn.ModuleDict(dict(heads))
+
+    def head(self, name: str) -> Head:
+        head = self.heads[name]
+        assert isinstance(head, Head)
+        return head
+
+    @property
+    def head_names(self) -> tuple[str, ...]:
+        return tuple(self.heads)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def reads_label_texts(self) -> bool:
+        return any(self.head(name).labels_from == "text" for name in self.heads)
+
+    def tables(self) -> list[RowTable]:
+        """Every table of rows, of whatever part."""
+        return [module for module in self.modules() if isinstance(module, RowTable)]
+
+    def settle(self) -> None:
+        """Bring all rows of all tables up to date."""
+        for table in self.tables():
+            table.settle()
+
+    @torch.inference_mode()
+    def encode(self, tokens: Ragged, side: Side, chunk: int) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
+        """(rows, x_BD) of all texts, a chunk of similar lengths at a time; for use outside training."""
+        order = np.argsort(np.diff(tokens.offsets), kind="stable")
+        for start in range(0, len(order), chunk):
+            rows = order[start : start + chunk]
+            yield rows, self.encoder(to_device(self.encoder.collate(tokens.take(rows)), self.device), side)
+
+    @torch.no_grad()
+    def start_heads(self, query_tokens: Ragged, label_tokens: Ragged, targets_NL: sp.csr_array, chunk: int) -> None:
+        """Let the heads that want to begin from the encoder's first picture of the data."""
+        heads = [self.head(name) for name in self.heads if self.head(name).starts_from_texts]
+        if not heads:
+            return
+        self.eval()
+        x_ND = self._gather(query_tokens, "query", chunk)
+        x_LD = self._gather(label_tokens, "label", chunk)
+        for head in heads:
+            head.start(x_ND, x_LD, targets_NL)
+
+    def _gather(self, tokens: Ragged, side: Side, chunk: int) -> Tensor:
+        x_ND = torch.empty(len(tokens), self.encoder.width, device=self.device)
+        for rows, x_BD in self.encode(tokens, side, chunk):
+            x_ND[torch.from_numpy(rows).to(self.device)] = x_BD.float()
+        return x_ND
+
+    @torch.inference_mode()
+    def query_vectors(self, tokens: Ragged, chunk: int, names: Sequence[str] | None = None) -> Vectors:
+        """q_ND of the named heads (default: all) as searched: dropout off, unit length."""
+        names = names or self.head_names
+        return self._vectors(self.encode(tokens, "query", chunk), len(tokens), "query", names)
+
+    @torch.inference_mode()
+    def label_vectors(self, tokens: Ragged, chunk: int, names: Sequence[str] | None = None) -> Vectors:
+        """z_LD of the named heads (default: all) as searched: dropout off, unit length."""
+        names = names or self.head_names
+        if any(self.head(name).labels_from == "text" for name in names):
+            return self._vectors(self.encode(tokens, "label", chunk), len(tokens), "label", names)
+        every = np.arange(self.num_labels)
+        unread = ((every[start : start + chunk], None) for start in range(0, len(every), chunk))
+        return self._vectors(unread, len(every), "label", names)
+
+    def _vectors(
+        self, chunks: Iterable[tuple[NDArray[np.int64], Tensor | None]], num: int, side: Side, names: Sequence[str]
+    ) -> Vectors:
+        self.eval()
+        vectors = Vectors()
+        for rows, x_BD in chunks:
+            where = torch.from_numpy(rows).to(self.device)
+            found = [self._of_head(self.head(name), side, x_BD, where) for name in names]
+            if not vectors:
+                vectors = Vectors.empty(names, num, found)
+            for name, v_BD in zip(names, found, strict=True):
+                vectors[name][where] = v_BD
+        return vectors
+
+    @staticmethod
+    def _of_head(head: Head, side: Side, x_BD: Tensor | None, where: Tensor) -> Tensor:
+        if side == "query":
+            assert x_BD is not None
+            return F.normalize(head.queries(x_BD).float(), dim=-1)
+        return F.normalize(head.labels(x_BD, where).float(), dim=-1)
+
+
+class Vectors(dict[str, Tensor]):
+    """The vectors of texts by head: columns of one tensor, which so has all heads side by side without a copy.
+
+    Empty if there are no texts.
+    """
+
+    together: Tensor
+
+    @classmethod
+    def empty(cls, names: Sequence[str], num: int, like: Sequence[Tensor]) -> Vectors:
+        """For `num` texts, and heads whose vectors are like these."""
+        widths = [v_BD.shape[1] for v_BD in like]
+        together = like[0].new_empty(num, sum(widths))
+        vectors = cls(zip(names, together.split(widths, dim=1), strict=True))
+        vectors.together = together
+        return vectors

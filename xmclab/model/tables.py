@@ -1,0 +1,310 @@
+"""Embedding tables with a row per label (or per word) of which each step touches only a few rows."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+from collections.abc import Iterable
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from xmclab.kernels.dispatch import accelerated
+
+TableOptimizer = Literal["adamw", "adagrad", "sgd"]
+TableDtype = Literal["float32", "bfloat16"]
+TINY = 1e-30  # a decay beyond everything still leaves a factor to divide by
+SMALLEST_SCALE = 2.0**-10  # rows are scaled anew below it, far from where numbers lose digits
+WORTH_LARGE_PAGES = 1 << 22  # bytes
+
+Rows = Tensor | slice  # distinct ids, or a block of neighbours
+
+
+class RowTable(nn.Module):
+    """A matrix of rows that are looked up by id and updated only when looked up.
+
+    The value of a row is `scale * weight[id]`. Weight decay shrinks all rows alike, so it is one multiplication of
+    `scale`: a step costs the same whatever the number of rows, and a row needs no note of the decay it missed.
+
+    Args:
+        rows, width: shape of the matrix.
+        lr: learning rate before the schedule.
+        optimizer: rule of the update, see `RowOptimizer`.
+        dtype: of the stored numbers. Rows are looked up, and their updates computed, in float32 (or float64) and
+            rounded at random to bfloat16, up or down in proportion to the distance, so that small updates add up.
+    """
+
+    weight: nn.Parameter
+
+    def __init__(
+        self, rows: int, width: int, lr: float, optimizer: TableOptimizer = "adamw", dtype: TableDtype = "float32"
+    ) -> None:
+        super().__init__()
+        self.lr = lr
+        self.optimizer: TableOptimizer = optimizer
+        self.weight = nn.Parameter(in_large_pages(torch.empty(rows, width, dtype=getattr(torch, dtype))))
+        if dtype == "bfloat16" and hasattr(self.weight, "grad_dtype"):  # older versions of torch round the gradient
+            self.weight.grad_dtype = torch.float32
+        self.scale = 1.0
+
+    def forward(self, ids_P: Tensor) -> Tensor:
+        """rows_PD of these ids, in float32 at the least; the gradient is sparse, and that of the value of the row."""
+        rows_PD: Tensor = _Lookup.apply(self.weight, ids_P, self.scale)  # type: ignore[no-untyped-call]
+        return rows_PD
+
+    def decay(self, factor: float) -> None:
+        """Multiply every row by `factor` (in (0, 1])."""
+        self.scale *= max(factor, TINY)
+        if self.scale < SMALLEST_SCALE:
+            self.settle()
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """Make `weight` hold the values of the rows."""
+        if self.scale != 1.0:
+            self.weight.mul_(self.scale)
+            self.scale = 1.0
+
+
+class _Lookup(torch.autograd.Function):
+    """scale * weight[ids], with the gradient of the product as that of the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(ids_P)
+        ctx.shape = weight.shape
+        return gather(weight, ids_P, scale)
+
+    @staticmethod
+    def backward(ctx: Any, g_PD: Tensor) -> tuple[Tensor, None, None]:
+        (ids_P,) = ctx.saved_tensors
+        return sparse_gradient(ids_P, g_PD, ctx.shape), None, None
+
+
+def gather(weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
+    """scale * weight[ids], in float32 at the least."""
+    if loops := loops_for(weight):
+        gathered_PD: Tensor = loops.gather(weight, ids_P, scale)
+        return gathered_PD
+    rows_PD = widened(weight.index_select(0, ids_P))
+    return rows_PD if scale == 1.0 else rows_PD.mul_(scale)
+
+
+def sparse_gradient(ids_P: Tensor, g_PD: Tensor, shape: torch.Size) -> Tensor:
+    """The gradient of a table from that of some of its rows."""
+    # Adding another one in place grows the ids, which memory of numpy cannot.
+    return torch.sparse_coo_tensor(ids_P.clone().unsqueeze(0), g_PD, shape, check_invariants=False)
+
+
+def merged(gradient: Tensor) -> Tensor:
+    """The sparse gradient of a table with several lookups of a row added up."""
+    # Sorting has no meaning on the meta device, which only follows shapes and devices.
+    if gradient.is_meta or gradient.is_coalesced():
+        return gradient
+    # One lookup of ascending ids, as of a pool, needs no sorting. Other devices would have to be waited for.
+    if gradient.device.type == "cpu":
+        ids_P, loops = gradient._indices().numpy()[0], loops_for(gradient)
+        if loops.ascending(ids_P) if loops else (ids_P[1:] > ids_P[:-1]).all():
+            return gradient._coalesced_(True)
+    return gradient.coalesce()
+
+
+def rows_of(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """(ids_P, g_PD) of the sparse gradient of a table, each id once."""
+    gradient = merged(gradient)
+    return gradient._indices()[0], gradient._values()
+
+
+class RowOptimizer(torch.optim.Optimizer):
+    """Updates the rows of `RowTable`s that have a gradient, and leaves the others alone.
+
+    `adamw`: Adam with moments kept per row and advanced when the row is touched (as `torch.optim.SparseAdam` does),
+    with decoupled decay. `adagrad`: one accumulator a row. `sgd`: no state. State is in float32 at the least. Bytes of
+    a row of d numbers, weight included: 12 d, 4 d + 4 and 4 d; 2 d less in bfloat16.
+    """
+
+    def __init__(
+        self,
+        tables: Iterable[RowTable],
+        decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        self._tables = {table.weight: table for table in tables}
+        self._updated_ahead: set[Tensor] = set()
+        groups = [{"params": [table.weight], "lr": table.lr} for table in self._tables.values()]
+        super().__init__(groups, {"decay": decay, "betas": betas, "eps": eps})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """One update from the sparse gradients; a table without a gradient only decays."""
+        for group in self.param_groups:
+            for weight in group["params"]:
+                table, state = self._tables[weight], self.state[weight]
+                if weight not in self._updated_ahead:
+                    table.decay(self._decay_factor(group))
+                    if weight.grad is not None:
+                        ids_P, g_PD = rows_of(weight.grad)
+                        self._update(group, table, state, ids_P, g_PD, 1.0)
+                state["step"] = state.get("step", 0) + 1
+        self._updated_ahead.clear()
+
+    @torch.no_grad()
+    def update_block(self, table: RowTable, block: slice, g_BD: Tensor) -> None:
+        """Update neighbouring rows of a settled table ahead of `step`, which then leaves the table alone.
+
+        For gradients that are too large to exist as a whole: every row must be in one block of the step.
+        """
+        assert table.scale == 1.0, "settle the table first"
+        group = next(group for group in self.param_groups if group["params"][0] is table.weight)
+        self._updated_ahead.add(table.weight)
+        self._update(group, table, self.state[table.weight], block, g_BD, self._decay_factor(group))
+
+    @staticmethod
+    def _decay_factor(group: dict[str, Any]) -> float:
+        return max(1.0 - float(group["lr"]) * float(group["decay"]), TINY)
+
+    @staticmethod
+    def _update(
+        group: dict[str, Any], table: RowTable, state: dict[str, Any], rows: Rows, g_PD: Tensor, decay: float
+    ) -> None:
+        weight, g_PD = table.weight, widened(g_PD)
+        lr = group["lr"] / table.scale
+        if table.optimizer == "sgd":
+            add(weight, rows, g_PD, decay, g_PD.new_full((len(g_PD),), -lr))
+        elif table.optimizer == "adagrad":
+            if "sum" not in state:
+                state["sum"] = g_PD.new_zeros(len(weight))
+            total_P = add_mean_squares(state["sum"], rows, g_PD)
+            add(weight, rows, g_PD, decay, -lr / (total_P.sqrt() + group["eps"]))
+        else:
+            if "moments" not in state:  # side by side, so that a row of both is one place in memory
+                state["moments"] = in_large_pages(g_PD.new_empty(len(weight), 2, g_PD.shape[1])).zero_()
+            (beta1, beta2), step = group["betas"], state.get("step", 0) + 1
+            correction1, correction2 = 1 - beta1**step, math.sqrt(1 - beta2**step)
+            rates = 1 - beta1, beta2, 1 - beta2, correction2 * group["eps"]
+            add_by_moments(weight, state["moments"], rows, g_PD, rates, decay, -lr * correction2 / correction1)
+
+
+def add_mean_squares(total: Tensor, rows: Rows, g_PD: Tensor) -> Tensor:
+    """Add the mean squares of these rows to their totals, which are returned."""
+    if loops := loops_for(g_PD):
+        total, ids_P = listed(rows, total)
+        added_P: Tensor = loops.add_mean_squares(total, ids_P, g_PD)
+        return added_P
+    squares_PD = g_PD.square()
+    while (width := squares_PD.shape[1]) > 1:  # half and half, so that compiled loops can add in the same order
+        half = (width + 1) // 2
+        squares_PD[:, : width - half] += squares_PD[:, half:]
+        squares_PD = squares_PD[:, :half]
+    total_P = read(total, rows).add_(squares_PD[:, 0] / g_PD.shape[1])
+    write(total, rows, total_P)
+    return total_P
+
+
+def add(weight: Tensor, rows: Rows, direction_PD: Tensor, decay: float, factor_P: Tensor) -> None:
+    """weight[rows] = decay * weight[rows] + factor * direction"""
+    if loops := loops_for(weight):
+        weight, ids_P = listed(rows, weight)
+        loops.add(weight, ids_P, direction_PD, decay, factor_P, noise_for(weight, direction_PD))
+        return
+    rows_PD = read(weight, rows)
+    values_PD = widened(rows_PD).mul_(decay).add_(direction_PD * factor_P.unsqueeze(1))
+    write(weight, rows, rows_PD.copy_(rounded_at_random(values_PD)) if weight.dtype == torch.bfloat16 else values_PD)
+
+
+def add_by_moments(
+    weight: Tensor,
+    moments: Tensor,
+    rows: Rows,
+    g_PD: Tensor,
+    rates: tuple[float, float, float, float],
+    decay: float,
+    factor: float,
+) -> None:
+    """Advance the moments of these rows by the rates 1 - beta1, beta2, 1 - beta2; `add` mean / (root + eps)."""
+    if loops := loops_for(weight):
+        weight, moments, ids_P = listed(rows, weight, moments)
+        loops.add_by_moments(weight, moments, ids_P, g_PD, rates, decay, factor, noise_for(weight, g_PD))
+        return
+    weight1, beta2, weight2, eps = rates
+    moments_P2D = read(moments, rows)
+    mean_PD, square_PD = moments_P2D.unbind(1)
+    mean_PD.lerp_(g_PD, weight1)
+    square_PD.mul_(beta2).addcmul_(g_PD, g_PD, value=weight2)
+    write(moments, rows, moments_P2D)
+    spread_PD = square_PD.sqrt().add_(eps)
+    direction_PD = torch.div(mean_PD, spread_PD, out=spread_PD)
+    add(weight, rows, direction_PD, decay, g_PD.new_full((len(g_PD),), factor))
+
+
+def loops_for(table: Tensor) -> ModuleType | None:
+    """The compiled loops, `xmclab.kernels.tables`, if they work on this table."""
+    return _loops() if table.device.type == "cpu" and accelerated(table.numel()) else None
+
+
+@cache
+def _loops() -> ModuleType:
+    return import_module("xmclab.kernels.tables")
+
+
+def listed(rows: Rows, *tables: Tensor) -> tuple[Tensor, ...]:
+    """The tables and the ids of the rows in them; a block becomes a table of its own."""
+    if isinstance(rows, Tensor):
+        return *tables, rows
+    blocks = [read(table, rows) for table in tables]
+    return *blocks, torch.arange(len(blocks[0]))
+
+
+def read(table: Tensor, rows: Rows) -> Tensor:
+    """These rows: a copy of listed ones, a view of a block."""
+    return table[rows] if isinstance(rows, slice) else table.index_select(0, rows)
+
+
+def write(table: Tensor, rows: Rows, values: Tensor) -> None:
+    """Put back what `read` gave; a view was changed in place."""
+    if isinstance(rows, Tensor):
+        table.index_copy_(0, rows, values)
+
+
+def in_large_pages(table: Tensor) -> Tensor:
+    """Ask the system to keep a new table in large pages, so that a row is found without a walk through page tables.
+
+    A hint that only Linux takes, and nothing else depends on.
+    """
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is not None and table.device.type == "cpu" and table.nbytes >= WORTH_LARGE_PAGES:
+        start = -(-table.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = table.data_ptr() + table.nbytes - start
+        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
+    return table
+
+
+def widened(x: Tensor) -> Tensor:
+    """The numbers in float32, or as they are if they have that many digits."""
+    return x.float() if x.dtype == torch.bfloat16 else x
+
+
+def rounded_at_random(x: Tensor) -> Tensor:
+    """float32 numbers in bfloat16: up or down with the probability that makes the mean exact. Overwrites `x`.
+
+    bfloat16 is the upper half of a float32: a random number below the last kept bit is added, and the rest cut off.
+    """
+    x.view(torch.int32).add_(random_bits(x).int().bitwise_and_(0xFFFF)).bitwise_and_(-(1 << 16))
+    return x.to(torch.bfloat16)
+
+
+def noise_for(weight: Tensor, x_PD: Tensor) -> Tensor | None:
+    """What rounding to the type of the weight takes."""
+    return random_bits(x_PD) if weight.dtype == torch.bfloat16 else None
+
+
+def random_bits(x: Tensor) -> Tensor:
+    """Sixteen random bits for each element."""
+    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device).random_(-(1 << 63), None)
+    return words.view(torch.int16)[: x.numel()].view(x.shape)

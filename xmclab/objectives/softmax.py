@@ -1,0 +1,28 @@
+"""Sums of exponentials and their logarithms, for the closed forms of losses."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from xmclab.api import BinaryLoss
+from xmclab.kernels.dispatch import fused_for
+
+
+def log_sum_exp_by_row(s_E: Tensor, row_E: Tensor, rows: int) -> Tensor:
+    """The log-sum-exp of the scores of every row; -inf for a row without any."""
+    top_Q = s_E.new_full((rows,), torch.finfo(s_E.dtype).min).scatter_reduce_(0, row_E, s_E, "amax")
+    sum_Q = torch.zeros_like(top_Q).index_add_(0, row_E, (s_E - top_Q.index_select(0, row_E)).exp_())
+    return top_Q + sum_Q.log()
+
+
+def softplus_of_negatives(loss: BinaryLoss, s_QP: Tensor) -> tuple[Tensor, Tensor]:
+    """The method `of_negatives` of losses that are log(1 + exp s) of a negative.
+
+    A class that assigns it (`of_negatives = softplus_of_negatives`) has its cells summed in the compiled pass of the
+    softmax terms beside it.
+    """
+    if fused := fused_for(s_QP):
+        return fused.softplus_to_grad_(s_QP), s_QP
+    return softplus(s_QP, threshold=50).sum(), s_QP.sigmoid_()  # log(1 + exp(50)) is 50 in float64

@@ -1,0 +1,32 @@
+"""Uniform draws without replacement, for all queries of a batch at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+def distinct(sizes_Q: NDArray[np.int64], n: int, rng: np.random.Generator, compiled: bool = False) -> NDArray[np.int64]:
+    """[Q, n] different numbers per row, a uniform subset of range(size); all of them and -1 where the size is below n.
+
+    Floyd's algorithm on all rows at once: a number is drawn from range(j + 1), and is j instead if it was drawn before.
+    """
+    longer_Q = sizes_Q > n
+    uniform_Rn = rng.random((np.count_nonzero(longer_Q), n))
+    if compiled:
+        from xmclab.kernels import pool as loops
+
+        return loops.distinct(sizes_Q, uniform_Rn)
+    floyd_Rn = np.empty(uniform_Rn.shape, dtype=np.int64)
+    for step in range(n):
+        last_R = sizes_Q[longer_Q] - n + step
+        draw_R = (uniform_Rn[:, step] * (last_R + 1)).astype(np.int64)
+        taken_R = (floyd_Rn[:, :step] == draw_R[:, None]).any(axis=1)
+        floyd_Rn[:, step] = np.where(taken_R, last_R, draw_R)
+    drawn_Qn = np.where(np.arange(n) < sizes_Q[:, None], np.arange(n), -1)
+    drawn_Qn[longer_Q] = floyd_Rn
+    return drawn_Qn

@@ -1,0 +1,133 @@
+"""Search with faiss: exact (flat), or approximate for label sets too large to compare with every query."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xmclab.api import Index, option
+from xmclab.errors import PluginError, Problem
+from xmclab.plan.indexes.checks import refuse_non_finite
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+POINTS_PER_LIST = 39  # faiss warns when a list is trained from fewer; more cost time and find little
+GPU_MOST = 2048  # results of a query, and lists looked at, that faiss allows on a GPU
+TRAINING_ROUNDS = 6  # of the k-means that makes the lists
+
+
+def load_faiss() -> Any:
+    """The faiss module, or an error with the line that installs it."""
+    try:
+        import faiss
+    except ImportError as error:
+        raise PluginError(
+            Problem("index faiss", f"faiss cannot be imported: {error}", 'pip install "xmclab[cpu]"')
+        ) from error
+    return faiss
+
+
+@dataclass
+class Faiss(Index):
+    """A faiss index: on the GPU of the label vectors if faiss was built for GPUs (flat and ivf), else on the host.
+
+    hnsw is built by several threads, so two builds of it may differ slightly.
+    """
+
+    pays_up_to: ClassVar[float] = 1 / 16  # share of the lists beyond which exact search is about as fast
+
+    type: Literal["flat", "hnsw", "ivf"] = option("flat", "flat: exact; hnsw: a graph; ivf: inverted lists")
+    links: int = option(32, "hnsw: links of each label", ge=2)
+    ef_build: int = option(100, "hnsw: candidates looked at while building", ge=1)
+    ef_search: int = option(128, "hnsw: candidates looked at while searching", ge=1)
+    lists: int = option(0, "ivf: number of lists; 0: about 4 · sqrt(L)", ge=0)
+    probes: int = option(16, "ivf: lists looked at while searching", ge=1)
+
+    def __post_init__(self) -> None:
+        self._faiss = load_faiss()
+        self._index: Any = None
+        self._gpu: Any = None  # faiss's memory there, which must live as long as the index
+
+    def build(self, z_LD: Tensor) -> None:
+        """Copy the label vectors into the index."""
+        refuse_non_finite(z_LD, "label")
+        vectors = _host(z_LD)
+        self._index = self._on_gpu(self._empty(*vectors.shape), z_LD.device)
+        self._index.train(vectors)
+        self._index.add(vectors)
+
+    def search(self, q_QD: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        """(ids_QK, scores_QK) on the device of the queries; -1 and -inf where faiss finds fewer.
+
+        Equal scores are ordered by label id among the results; which of them faiss lets in at rank k is its choice.
+        """
+        if self._index is None:
+            raise RuntimeError("build the index before searching it")
+        refuse_non_finite(q_QD, "query")
+        most = sys.maxsize if self._gpu is None else GPU_MOST
+        if self.type == "hnsw":
+            self._index.hnsw.efSearch = max(self.ef_search, k)
+        if self.type == "ivf":
+            self._index.nprobe = min(self.probes, most)
+        scores_QK, ids_QK = self._index.search(_host(q_QD), min(k, most))
+        missing = (0, 0), (0, k - ids_QK.shape[1])
+        scores_QK, ids_QK = np.pad(scores_QK, missing), np.pad(ids_QK, missing, constant_values=-1)
+        scores_QK = np.where(ids_QK < 0, -np.inf, scores_QK)
+        order = np.lexsort((ids_QK, -scores_QK), axis=1)
+        ids_QK, scores_QK = (np.take_along_axis(x, order, axis=1) for x in (ids_QK, scores_QK))
+        return torch.from_numpy(ids_QK).to(q_QD.device), torch.from_numpy(scores_QK).to(q_QD.device)
+
+    def write(self, path: Path) -> None:
+        """Keep the index in a file."""
+        self._faiss.write_index(self._index, str(path))
+
+    def read(self, path: Path) -> None:
+        """Take an index that `write` left; the caller knows that the file is whole."""
+        self._index = self._faiss.read_index(str(path))
+
+    @property
+    def share(self) -> float:
+        """The share of the lists that a search looks at; 1 for other structures."""
+        return min(1.0, self.probes / self._index.nlist) if self.type == "ivf" else 1.0
+
+    def look_further(self) -> bool:
+        """Double what a search looks at; whether there was more to look at."""
+        if self._index is None or self.type == "flat":
+            return False
+        if self.type == "hnsw":
+            self.ef_search *= 2
+            return bool(self.ef_search < 2 * self._index.ntotal)
+        self.probes *= 2
+        return bool(self.probes < 2 * self._index.nlist)
+
+    def _empty(self, labels: int, width: int) -> Any:
+        faiss = self._faiss
+        if self.type == "flat":
+            return faiss.IndexFlatIP(width)
+        if self.type == "hnsw":
+            index = faiss.IndexHNSWFlat(width, self.links, faiss.METRIC_INNER_PRODUCT)
+            index.hnsw.efConstruction = self.ef_build
+            return index
+        lists = self.lists or max(1, min(round(4 * math.sqrt(labels)), labels // POINTS_PER_LIST))
+        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, min(lists, labels), faiss.METRIC_INNER_PRODUCT)
+        index.cp.niter, index.cp.max_points_per_centroid = TRAINING_ROUNDS, POINTS_PER_LIST
+        return index
+
+    def _on_gpu(self, index: Any, device: torch.device) -> Any:
+        """The index, moved to a GPU if there is one for it."""
+        if device.type != "cuda" or self.type == "hnsw" or self._faiss.get_num_gpus() == 0:
+            return index
+        self._gpu = self._gpu or self._faiss.StandardGpuResources()
+        return self._faiss.index_cpu_to_gpu(self._gpu, device.index or 0, index)
+
+
+def _host(x_BD: Tensor) -> NDArray[np.float32]:
+    return np.ascontiguousarray(x_BD.detach().float().cpu().numpy())

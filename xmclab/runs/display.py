@@ -1,0 +1,48 @@
+"""What a person sees while a run trains: a live line on a terminal, plain log lines elsewhere. All on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+
+from xmclab.system.progress import Bar, note
+
+
+class Display:
+    """Shows the records of a run as they come; a context."""
+
+    def __init__(self, console: Console, epochs: int, steps: int) -> None:
+        self.console, self.epochs = console, epochs
+        self._bar = Bar(console, "training", steps, keep=True)
+        self._queries = 0
+
+    def __enter__(self) -> Display:
+        self._bar.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.__exit__()
+
+    def show(self, record: Mapping[str, Any]) -> None:
+        """A step at once on a terminal, every few seconds and at the end of an epoch in a log; the rest as lines."""
+        event = record["event"]
+        if event == "step":
+            self._queries += record["queries"]
+            self._bar.what = f"epoch {record['epoch'] + 1}/{self.epochs} step"
+            self._bar.advance(1, self._detail(record), line=record["last_of_epoch"])
+        elif event == "refresh":
+            took = f"{record['seconds']:.1f} s"
+            note(self.console, f"epoch {record['epoch'] + 1}: refreshed clusters and negatives in {took}")
+        elif event == "eval" and record["epoch"] < self.epochs:  # the last one has a table
+            scores = "  ".join(f"{name} P@1 {row['P@1']:.2f}" for name, row in record["metrics"].items())
+            note(self.console, f"after epoch {record['epoch']}: {scores}")
+
+    def _detail(self, record: Mapping[str, Any]) -> str:
+        rate = self._queries / max(self._bar.seconds, 1e-9)
+        terms = "  ".join(f"{name} {value:.3f}" for name, value in record["terms"].items())
+        return (
+            f"loss {record['loss']:.4f}  {terms}  positives/query {record['positives']:.1f}  pool {record['pool']}  "
+            f"without positive {record['dropped']}  {rate:.0f} queries/s"
+        )

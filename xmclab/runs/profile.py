@@ -1,0 +1,112 @@
+"""Where the time of a run goes (`profile=true`): parts of steps, what is between and beside them.
+
+Off, a part costs nothing and nothing waits; on, a part ends when the device is done with it, so that every one is
+charged for its own work. The numbers of a run are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from xmclab.training.step import Part, unprofiled
+
+STEP = "step"  # all of a step but the wait for its batch
+PLAN_WAIT = "plan wait"
+OF_A_STEP = (
+    PLAN_WAIT,
+    "to device",
+    "encode forward",
+    "scores and losses",
+    "encode backward",
+    "clip and check",
+    "table update",
+    "optimizer",
+)
+BETWEEN_STEPS = ("refresh", "evaluation")
+BESIDE_STEPS = ("plan", "collate")  # in the thread that prepares the next batch
+
+
+class Profile:
+    """Adds up the seconds of the parts of a run; parts of a step do not overlap."""
+
+    def __init__(self, device: torch.device, on: bool = True) -> None:
+        self.on = on
+        self.times: Counter[str] = Counter()
+        self.seconds = dict.fromkeys((STEP, *OF_A_STEP, *BETWEEN_STEPS, *BESIDE_STEPS), 0.0)
+        self.part: Part = self._timed if on else unprofiled
+        self._device = device
+
+    @contextlib.contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        on_device = name not in BESIDE_STEPS
+        if on_device:
+            self._synchronise()
+        started = time.perf_counter()
+        yield
+        if on_device:
+            self._synchronise()
+        self.seconds[name] += time.perf_counter() - started
+        self.times[name] += 1
+
+    def _synchronise(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
+    def summary(self) -> dict[str, Any]:
+        """How often each part came, its milliseconds each time and its share of the whole.
+
+        A part of a step counts once for each; those beside the steps are no share of the whole.
+        """
+        steps = self.times[STEP]
+        named = {name: self.seconds[name] for name in OF_A_STEP}
+        of_steps = self.seconds[STEP] + self.seconds[PLAN_WAIT]
+        named["other"] = of_steps - sum(named.values())
+        named |= {name: self.seconds[name] for name in BETWEEN_STEPS}
+        whole = max(sum(named.values()), 1e-9)
+
+        def row(name: str, seconds: float) -> dict[str, float]:
+            times = self.times[name] if name in BETWEEN_STEPS else steps
+            return {"times": times, "ms": 1e3 * seconds / max(times, 1)}
+
+        return {
+            "seconds": whole,
+            "steps": steps,
+            "ms_per_step": 1e3 * of_steps / max(steps, 1),
+            "parts": {name: {**row(name, value), "share": value / whole} for name, value in named.items()},
+            "beside": {name: row(name, self.seconds[name]) for name in BESIDE_STEPS},
+        }
+
+    def print_table(self, console: Console) -> None:
+        """The summary, for people: a row is a number of times, the time of each, and their share of the total."""
+        summary = self.summary()
+        parts, steps = summary["parts"], summary["steps"]
+        between = {name: parts.pop(name) for name in BETWEEN_STEPS}
+        share = sum(part["share"] for part in parts.values())
+        table = Table(title="where the time went", title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+        table.add_column("part", no_wrap=True)
+        for column in ("times", "ms each", "share"):
+            table.add_column(column, justify="right", no_wrap=True)
+
+        def add(name: str, part: dict[str, float]) -> None:
+            shown = f"{100 * part['share']:.1f} %" if "share" in part else ""
+            table.add_row(name, f"{part['times']:,}", f"{part['ms']:,.2f}", shown)
+
+        for name, part in parts.items():
+            add(f"  {name}", part)
+        add("step, the sum of these", {"times": steps, "ms": summary["ms_per_step"], "share": share})
+        for name, part in between.items():
+            add(name, part)
+        add("all", {"times": 1, "ms": 1e3 * summary["seconds"], "share": 1.0})
+        table.add_section()
+        for name, part in summary["beside"].items():
+            add(f"{name}, in a thread meanwhile", part)
+        console.print(table)

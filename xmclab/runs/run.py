@@ -1,0 +1,230 @@
+"""A whole run: data in, a trained model, its metrics and its folder out."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+
+from xmclab.api import Dataset, Ragged, Ranking
+from xmclab.data import open_data
+from xmclab.data.tokens import Tokeniser
+from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, Problem, XmclabError
+from xmclab.evaluation.report import print_table
+from xmclab.evaluation.scoring import Evaluator
+from xmclab.evaluation.search import rank_all
+from xmclab.host.config import Config
+from xmclab.host.registry import Registry
+from xmclab.model.device import deterministic, pick_device
+from xmclab.runs import store
+from xmclab.runs.display import Display
+from xmclab.runs.observers import observed
+from xmclab.runs.profile import Profile
+from xmclab.system.progress import note
+from xmclab.training.loop import Log, fit
+from xmclab.training.trainer import Trainer
+
+Scores = dict[str, dict[str, float]]
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run found: the same numbers as its table and its JSON document."""
+
+    folder: Path
+    metrics: Scores  # search (de, clf, de+clf) -> metric -> percent
+    baselines: Scores
+    document: dict[str, Any]
+
+
+def run(config: Config, registry: Registry, out: Path | None = None, console: Console | None = None) -> RunResult:
+    """Train and evaluate as the config says; everything is kept in the run folder.
+
+    Args:
+        out: the run folder, new or empty; `runs/...` by default.
+        console: where progress goes (default: stderr). Results are returned, not printed.
+    """
+    console = console or Console(file=sys.stderr)
+    settings = config.settings
+    started = time.perf_counter()
+    profile = Profile(pick_device(settings.device), settings.profile)
+    data = open_data(settings.data, registry)
+    folder = store.create_folder(out, f"{config.recipe}-{data.name}")
+    with deterministic(settings.deterministic):
+        with failures(folder, settings.compile):
+            trainer = make_trainer(config, data, folder, console, profile)
+        store.save_config(folder, config)
+        store.write_json(folder / "environment.json", store.environment(config, data, trainer.device))
+        test = TestQueries(config, data, trainer, profile)
+        seconds = {"prepare": time.perf_counter() - started}
+        with observed(config, folder, trainer.steps, started) as log, failures(folder, settings.compile):
+            seconds["train"] = train(trainer, log, test, console)
+            seconds["evaluate"] = test.seconds
+            with timed(seconds, "baselines"):
+                baselines = test.baselines(registry) if settings.evaluate.baselines else {}
+            log({"event": "baselines", "metrics": baselines})
+            store.save_points(folder, test.points())
+            if settings.keep_model:
+                store.save_model(folder, trainer.model)
+            store.save_labels(folder, store.Labels(data.label_names, data.label_texts))
+            seconds["total"] = time.perf_counter() - started
+            result = RunResult(folder, test.metrics, baselines, test.document(folder, baselines, seconds))
+            if profile.on:
+                result.document["profile"] = profile.summary()
+                profile.print_table(console)
+            store.write_json(folder / store.RESULT, result.document)
+    return result
+
+
+def train(trainer: Trainer, log: Log, test: TestQueries, console: Console) -> float:
+    """Run the loop, its records shown to people and told to trackers; returns the seconds of training."""
+    data, epochs = trainer.data, trainer.settings.epochs
+    sizes = f"{len(data.train)} training queries, {data.num_labels} labels, {trainer.steps} steps"
+    note(console, f"{data.name}: {sizes} on {trainer.device}")
+    for name, term in trainer.terms.items():
+        if term.objective.needs_all:
+            how = "in blocks" if term.streams else "in one dense matrix (no closed form, so not streamed)"
+            note(console, f"{name}: scores all labels {how}")
+    with Display(console, epochs, trainer.steps) as display:
+
+        def tell(record: Any) -> None:
+            log(record)
+            display.show(record)
+
+        return fit(trainer, tell, test.evaluate)
+
+
+class TestQueries:
+    """The test queries of a run: ranked by its model, scored; the latest rankings are kept."""
+
+    __test__ = False  # pytest: not a test
+
+    def __init__(self, config: Config, data: Dataset, trainer: Trainer, profile: Profile) -> None:
+        self.config, self.data, self.trainer, self.profile = config, data, trainer, profile
+        self.evaluator = Evaluator.of_data(data)
+        self.rankings: dict[str, Ranking] = {}
+        self.metrics: Scores = {}
+        self.seconds = 0.0
+        self._tokens: Ragged | None = None
+
+    def evaluate(self) -> Scores:
+        """Every metric of every search of the model as it is now."""
+        started = time.perf_counter()
+        with self.profile.part("evaluation"):
+            self.rankings = self._rank()
+        self.metrics = {name: self.evaluator.metrics(ranking) for name, ranking in self.rankings.items()}
+        self.seconds += time.perf_counter() - started
+        return self.metrics
+
+    def _rank(self) -> dict[str, Ranking]:
+        trainer, settings = self.trainer, self.config.settings
+        if self._tokens is None:
+            self._tokens = trainer.tokeniser.tokens(trainer.model.encoder, self.data.test.texts, "test queries")
+        return rank_all(
+            trainer.model,
+            lambda: self.config.make("index"),
+            self._tokens,
+            trainer.label_tokens,
+            self.data.test.filter_NL,
+            settings.evaluate.depth,
+            settings.encode.search_chunk,
+        )
+
+    def baselines(self, registry: Registry) -> Scores:
+        """Every metric of every baseline."""
+        depth = self.config.settings.evaluate.depth
+        found = {name: registry.get("baseline", name)().rank(self.data, depth) for name in registry.names("baseline")}
+        return {name: self.evaluator.metrics(ranking) for name, ranking in found.items()}
+
+    def points(self) -> dict[str, NDArray[Any]]:
+        """What each test query (or group of them) contributes to the metrics, for the tests of differences."""
+        metrics = list(next(iter(self.metrics.values())))
+        arrays: dict[str, NDArray[Any]] = {"metrics": np.array(metrics, dtype=str)}
+        if not metrics:  # there are no test queries
+            return arrays
+        for name, ranking in self.rankings.items():
+            arrays[f"found {name}"], arrays["best"] = self.evaluator.points(ranking, metrics)
+        return arrays
+
+    def document(self, folder: Path, baselines: Scores, seconds: dict[str, float]) -> dict[str, Any]:
+        """The result of the run in terms of JSON."""
+        data = self.data
+        return {
+            "recipe": self.config.recipe,
+            "data": {
+                "name": data.name,
+                "sha256": data.fingerprint,
+                "train": len(data.train),
+                "test": len(data.test),
+                "labels": data.num_labels,
+            },
+            "seed": self.config.settings.seed,
+            "config": self.config.to_dict(),
+            "metrics": self.metrics,
+            "baselines": baselines,
+            "bands": {name: self.evaluator.bands(ranking) for name, ranking in self.rankings.items()},
+            "memory": store.peak_memory(self.trainer.device),
+            "seconds": {name: round(value, 3) for name, value in seconds.items()},
+            "out": str(folder),
+        }
+
+
+def make_trainer(config: Config, data: Dataset, folder: Path, console: Console, profile: Profile) -> Trainer:
+    """A trainer; if it cannot be made, nothing is left behind and the same folder can be named again."""
+    try:
+        return Trainer(config, data, Tokeniser(config.settings.data, console), profile.part)
+    except XmclabError:
+        folder.rmdir()
+        raise
+
+
+@contextlib.contextmanager
+def failures(folder: Path, compiles: bool) -> Iterator[None]:
+    """Record where a run diverged; say what to do when memory runs out, or when torch cannot compile."""
+    try:
+        yield
+    except DivergedError as error:
+        if error.details:
+            (folder / "failure").mkdir()
+            record = folder / "failure" / "step.json"
+            store.write_json(record, error.details)
+            error.problems.append(Problem(str(record), "has the values, queries and labels of that step"))
+        raise
+    except (MemoryError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else "allocation failed"
+        # On a CPU torch raises a plain RuntimeError.
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in reason:
+            hint = "lower encode.chunk (gradients stay exact), then pool.cap or sampler.batch_size"
+            raise MemoryLimitError(Problem("out of memory", reason, hint)) from error
+        dynamo: Any = sys.modules.get("torch._dynamo.exc")
+        if compiles and dynamo and isinstance(error, dynamo.TorchDynamoException):
+            hint = "install a C++ compiler for a CPU, triton for a GPU; or say compile=false"
+            raise ConfigError(Problem("compile=true", f"torch cannot compile here: {reason}", hint)) from error
+        raise
+
+
+@contextlib.contextmanager
+def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    """Note how long the block took."""
+    started = time.perf_counter()
+    yield
+    seconds[name] = time.perf_counter() - started
+
+
+def print_result(console: Console, result: RunResult) -> None:
+    """The closing table of a run."""
+    data, seconds = result.document["data"], result.document["seconds"]
+    title = (
+        f"{result.document['recipe']} on {data['name']} (test: {data['test']} queries, {data['labels']} labels), in %"
+    )
+    print_table(console, title, result.metrics, result.baselines)
+    console.print(f"trained in {seconds['train']:.0f} s, {seconds['total']:.0f} s in all; kept in {result.folder}")

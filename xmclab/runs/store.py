@@ -1,0 +1,183 @@
+"""A run folder: written by a run, read by whoever uses its model.
+
+config.yaml       the resolved config; `recipe=RUN/config.yaml` runs it again
+environment.json  versions, seed, data fingerprint, device
+metrics.jsonl     a line per step and evaluation (the `jsonl` tracker)
+result.json       the document that `xmclab run --json` prints
+model.safetensors the weights (unless keep_model=false);  encoder/ vocabulary or tokenizer files
+labels.jsonl      names and texts of the labels, in the order of their ids
+points.npz        what each test query contributes to the metrics, for tests of differences
+failure/          only if the run diverged: where and on what
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import itertools
+import json
+import platform
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from xmclab import __version__
+from xmclab.api import Dataset
+from xmclab.host.config import Config, resolve
+from xmclab.errors import Problem, StorageError
+from xmclab.host.registry import Registry
+from xmclab.host.recipes import MADE_WITH
+from xmclab.model.model import Model
+
+CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.json", "encoder"
+LABELS, POINTS = "labels.jsonl", "points.npz"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What a label id means."""
+
+    names: Sequence[str]  # [L]
+    texts: Sequence[str]  # [L]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def create_folder(out: Path | None, name: str) -> Path:
+    """An empty run folder; a new `runs/NAME-TIME` unless one is given. Refuses to write over an earlier run."""
+    try:
+        folder = out or _new_folder(Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise StorageError(Problem(f"--out {folder}", "the folder is not empty", "name a new folder, or empty it"))
+        (folder / RESULT).touch()
+        (folder / RESULT).unlink()
+    except OSError as error:
+        raise StorageError(
+            Problem(f"--out {out or 'runs'}", f"cannot be written: {error.strerror or error}")
+        ) from error
+    return folder
+
+
+def _new_folder(wanted: Path) -> Path:
+    """This folder, or the first of `-2`, `-3`, ... behind its name that nobody else has made."""
+    wanted.parent.mkdir(parents=True, exist_ok=True)
+    for number in itertools.count(1):
+        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir()
+            return folder
+    raise AssertionError("there is always a next number")
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    """Write a document for people and programs."""
+    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def environment(config: Config, data: Dataset, device: torch.device) -> dict[str, Any]:
+    """What one needs to know to run it again."""
+    packages = ("torch", "numpy", "scipy", "transformers", "faiss-cpu", "faiss-gpu")
+    versions = {}
+    for package in packages:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return {
+        "xmclab": __version__,
+        "python": platform.python_version(),
+        "packages": versions,
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "threads": torch.get_num_threads(),
+        "seed": config.settings.seed,
+        "data": {"name": data.name, "sha256": data.fingerprint},
+    }
+
+
+def save_config(folder: Path, config: Config) -> None:
+    """Write the config as a recipe; plugin files, which a recipe cannot load, are named in its first line."""
+    text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
+    if files := config.registry.files:
+        text = f"# {MADE_WITH}{' plugin='.join(files)}\n{text}"
+    (folder / CONFIG).write_text(text, encoding="utf-8")
+
+
+def save_model(folder: Path, model: Model) -> None:
+    """Write weights and encoder files; tables are settled first."""
+    model.settle()
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    save_file(state, folder / WEIGHTS)
+    (folder / ENCODER).mkdir(exist_ok=True)
+    model.encoder.save_assets(folder / ENCODER)
+
+
+def save_points(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write the contributions of the test queries."""
+    np.savez_compressed(folder / POINTS, allow_pickle=False, **arrays)
+
+
+def peak_memory(device: torch.device) -> dict[str, int]:
+    """The most bytes that this process has held (where the system tells), and on a GPU those of its tensors."""
+    peak = {}
+    with contextlib.suppress(ImportError):  # Windows has no such module
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        peak["peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return peak | ({"device_peak": torch.cuda.max_memory_allocated(device)} if device.type == "cuda" else {})
+
+
+def save_labels(folder: Path, labels: Labels) -> None:
+    """Write the labels, a JSON object per line."""
+    with (folder / LABELS).open("w", encoding="utf-8") as file:
+        for name, text in zip(labels.names, labels.texts, strict=True):
+            file.write(json.dumps({"name": name, "text": text}, ensure_ascii=False) + "\n")
+
+
+def load_labels(folder: Path) -> Labels:
+    """The labels of a run folder, or of an export."""
+    file = folder / LABELS
+    if not file.is_file():
+        raise StorageError(Problem(str(folder), f"has no {LABELS}", "only a finished run can be used; train it again"))
+    with damage_reported(file), file.open(encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines]
+        return Labels([record["name"] for record in records], [record["text"] for record in records])
+
+
+def load_model(folder: Path, registry: Registry, *overrides: str) -> tuple[Config, Model]:
+    """The config (changed by overrides, such as `device=cpu`) and the trained model of a run folder."""
+    for name in (CONFIG, WEIGHTS, RESULT):
+        if not (folder / name).is_file():
+            raise StorageError(Problem(str(folder), "is no folder of a finished run", f"it has no {name}"))
+    config = resolve([f"recipe={folder / CONFIG}", *overrides], registry)
+    with damage_reported(folder):
+        state = load_file(folder / WEIGHTS)
+        encoder = config.make("encoder")
+        encoder.load_assets(folder / ENCODER)
+        num_labels = json.loads((folder / RESULT).read_text(encoding="utf-8"))["data"]["labels"]
+        model = Model(encoder, {name: config.make(f"head.{name}") for name in config.heads}, num_labels)
+        model.load_state_dict(state)
+    return config, model
+
+
+@contextlib.contextmanager
+def damage_reported(path: Path) -> Iterator[None]:
+    """What cannot be read inside the block is a `StorageError` about this file or folder."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise StorageError(Problem(str(path), f"damaged: {reason}")) from error

@@ -1,0 +1,62 @@
+"""How far something has come: a bar on a terminal, a line now and then in a log, nothing where nobody looks."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+def note(console: Console | None, text: str) -> None:
+    """A line that stays."""
+    if console is not None:
+        console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+class Bar:
+    """The progress of one job; a context."""
+
+    def __init__(self, console: Console | None, what: str, total: int, keep: bool = False) -> None:
+        """`keep`: leave the bar on the terminal when the job is done."""
+        self.console, self.what, self.total, self.keep = console, what, total, keep
+        self.done = 0
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Bar:
+        self._started = self._last_line = time.monotonic()
+        if self.console is not None and self.console.is_terminal:
+            columns = (BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+            detail = TextColumn("{task.fields[detail]}", style="dim")
+            self._progress = Progress(
+                TextColumn("{task.description}"), *columns, detail, console=self.console, transient=not self.keep
+            )
+            self._task = self._progress.add_task(self.what, total=self.total, detail="")
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    @property
+    def seconds(self) -> float:
+        """Since the start."""
+        return time.monotonic() - self._started
+
+    def advance(self, number: int, detail: str = "", line: bool = False) -> None:
+        """Show that `number` more are done; `line`: write a line to a log even if one was written just now."""
+        self.done += number
+        if self._progress is not None:
+            self._progress.update(self._task, completed=self.done, description=self.what, detail=detail)
+            return
+        now = time.monotonic()
+        if line or now - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            left = self.seconds / self.done * (self.total - self.done)
+            note(
+                self.console,
+                "  ".join(filter(None, (f"{self.what} {self.done:,}/{self.total:,}", detail, f"{left:.0f} s left"))),
+            )

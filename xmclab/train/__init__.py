@@ -1,1 +1,0 @@
-"""Training: the loop, one step of it, and what a run leaves behind."""

@@ -1,0 +1,95 @@
+"""Optimizers of a model: dense parameters by AdamW, tables by their touched rows, one schedule for both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from xmclab.host.schema import OptimSettings
+from xmclab.model.model import Model
+from xmclab.model.tables import RowOptimizer, merged, rows_of
+from xmclab.training.step import Part, unprofiled
+from xmclab.training.streaming import StreamedRows
+
+
+def schedule_factor(settings: OptimSettings, steps: int, steps_per_epoch: int) -> Callable[[int], float]:
+    """The learning-rate factor of each step: linear warm-up from near 0 to 1, then the chosen way down to 0."""
+    warmup = settings.warmup * (steps if settings.warmup < 1 else steps_per_epoch)
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / (warmup + 1)
+        done = min((step - warmup) / max(steps - warmup, 1), 1.0)
+        if settings.schedule == "cosine":
+            return 0.5 * (1 + math.cos(math.pi * done))
+        return 1 - done if settings.schedule == "linear" else 1.0
+
+    return factor
+
+
+class Optimizers:
+    """The two optimizers of a run and their schedule, stepped as one."""
+
+    def __init__(self, model: Model, settings: OptimSettings, steps: int, steps_per_epoch: int) -> None:
+        self.max_norm = settings.clip
+        self._factor: Tensor | None = None  # of the gradients of this step
+        tables = model.tables()
+        rows = {id(table.weight) for table in tables}
+
+        def group(module: torch.nn.Module, lr: float) -> dict[str, Any]:
+            return {"params": [p for p in module.parameters() if p.requires_grad and id(p) not in rows], "lr": lr}
+
+        groups = [group(model.encoder, model.encoder.lr)]
+        groups += [group(model.head(name), model.head(name).lr) for name in model.head_names]
+        groups = [g for g in groups if g["params"]]
+        self._all: list[torch.optim.Optimizer] = []
+        if groups:
+            fused = model.device.type in ("cuda", "cpu")
+            self._all.append(torch.optim.AdamW(groups, weight_decay=settings.decay, fused=fused))
+        self.rows: StreamedRows | None = None
+        if tables:
+            optimizer = RowOptimizer(tables, decay=settings.decay)
+            self.rows = StreamedRows(optimizer, at_once=not settings.clip)
+            self._all.append(optimizer)
+        factor = schedule_factor(settings, steps, steps_per_epoch)
+        self._schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, factor) for optimizer in self._all]
+
+    def clip(self) -> Tensor:
+        """Bound the norm of the whole gradient; returns the norm before."""
+        gradients = self._gradients()
+        norm = torch.nn.utils.get_total_norm([*gradients, *(self.rows.norms() if self.rows else [])])
+        if self.max_norm:
+            self._factor = (self.max_norm / (norm + 1e-6)).clamp(max=1.0)
+            for gradient in gradients:
+                gradient.mul_(self._factor)
+        return norm
+
+    def step(self, part: Part = unprofiled) -> None:
+        """Update, advance the schedule, forget the gradients."""
+        if self.rows:
+            with part("table update"):
+                self.rows.finish(self._factor)
+        for optimizer, schedule in zip(self._all, self._schedules, strict=True):
+            with part("table update" if isinstance(optimizer, RowOptimizer) else "optimizer"):
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad(set_to_none=True)
+
+    def _gradients(self) -> list[Tensor]:
+        """Dense gradients, and the values of sparse ones (their ids brought together first)."""
+        gradients = []
+        for optimizer in self._all:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    if parameter.grad is None:
+                        continue
+                    if parameter.grad.is_sparse:
+                        parameter.grad = merged(parameter.grad)
+                        gradients.append(rows_of(parameter.grad)[1])
+                    else:
+                        gradients.append(parameter.grad)
+        return gradients
