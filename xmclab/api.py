@@ -49,6 +49,7 @@ __all__ = [
     "Split",
     "Tokens",
     "Tracker",
+    "Transformer",
     "View",
     "option",
 ]
@@ -123,6 +124,16 @@ class Ragged:
         where = np.arange(offsets[-1])
         where += np.repeat(starts - offsets[:-1], lengths)
         return Ragged(self.ids.take(where), offsets, None if self.weights is None else self.weights.take(where))
+
+
+@dataclass(frozen=True)
+class Transformer:
+    """A network and a tokenizer of the transformers library, and how its states become a vector."""
+
+    network: Any
+    tokenizer: Any
+    pooling: Literal["mean", "cls"]
+    max_length: int
 
 
 @dataclass(frozen=True)
@@ -210,10 +221,18 @@ class Loss(ABC):
         """Whether the method is defined, and not for the `terms` of a parent that a subclass replaced."""
         return self.defines(self.closed_form)
 
-    def defines(self, method: str) -> bool:
-        """Whether an optional method is defined for the `terms` of this loss."""
-        definers = [cls for cls in type(self).__mro__ if {"terms", method} & vars(cls).keys()]
-        return method in vars(definers[0]) and definers[0] not in (MultiClassLoss, BinaryLoss)
+    def defines(self, word: str) -> bool:
+        """Whether an optional method or word is defined for the `terms` of this loss."""
+        return _defined_with(self, word, "terms")
+
+
+def _defined_with(part: object, word: str, *others: str) -> bool:
+    """Whether a class defines a word where, or after, it last defined what the word says something about.
+
+    A subclass that replaces one of the others without the word has left it behind.
+    """
+    definers = [cls for cls in type(part).__mro__ if {word, *others} & vars(cls).keys()]
+    return word in vars(definers[0]) and definers[0].__module__ != __name__
 
 
 @dataclass
@@ -245,6 +264,18 @@ class BinaryLoss(Loss):
     kind = "binary"
     closed_form = "of_negatives"
 
+    softplus_negatives: ClassVar[bool] = False  # a cell of target 0 costs log(1 + exp s): stands for `of_negatives`
+
+    @property
+    def has_closed_form(self) -> bool:
+        """Whether the negatives are known without `terms`."""
+        return self.defines("of_negatives") or self.has_softplus_negatives
+
+    @property
+    def has_softplus_negatives(self) -> bool:
+        """Whether `softplus_negatives` is said of the `terms` of this loss."""
+        return self.softplus_negatives and self.defines("softplus_negatives")
+
     def of_negatives(self, s_QP: Tensor) -> tuple[Tensor, Tensor]:
         """Optional: the sum of `terms` over cells whose target is 0, and its gradient.
 
@@ -253,8 +284,8 @@ class BinaryLoss(Loss):
         raise NotImplementedError(f"{type(self).__name__} has no closed form")
 
     def of_negative_odds(self, e_QP: Tensor) -> tuple[Tensor, Tensor]:
-        """The same from the exponentials of the scores, which are kept; override it if that is faster."""
-        return self.of_negatives(e_QP.log())
+        """Optional: the same from the exponentials of the scores, which are kept; define it if that is faster."""
+        raise NotImplementedError(f"{type(self).__name__} has no closed form of odds")
 
     def of_pairs(self, s_E: Tensor, y_E: Tensor, weight_E: Tensor) -> tuple[Tensor, Tensor]:
         """Optional, in place of autograd: the sum of `terms` over pairs by their weights, and its gradient."""
@@ -284,6 +315,18 @@ class Reduction(ABC):
     def normaliser(self, w_QP: Tensor) -> Tensor:
         """What the weighted sum is divided by: the number of anchors that have a weight, unless overridden."""
         return (w_QP > 0).any(dim=1).sum().clamp(min=1)
+
+    def cell_weight(self, cells: int) -> float:
+        """Optional, of a reduction that weighs all cells alike: the weight of each of so many, the normaliser included.
+
+        It spares the weight matrix, and lets a binary loss stream over blocks of all labels.
+        """
+        raise NotImplementedError(f"{type(self).__name__} weighs cells differently")
+
+    @property
+    def weighs_cells_alike(self) -> bool:
+        """Whether `cell_weight` is defined, and not for the weights of a parent that a subclass replaced."""
+        return _defined_with(self, "cell_weight", "weights", "normaliser")
 
 
 # The model
@@ -334,9 +377,13 @@ class Encoder(nn.Module, ABC):
     def forward(self, tokens: Tokens, side: Side = "query") -> Tensor:
         """x_BD of a chunk of B texts; `side` selects the tower where an encoder has two."""
 
+    def transformer(self) -> Transformer | None:
+        """Optional: the network behind it, if all that `forward` does is to pool its last states; exports write it."""
+        return None
+
     @abstractmethod
     def save_assets(self, folder: Path) -> None:
-        """Write what `fit` learned and is no parameter (vocabulary, tokenizer files)."""
+        """Write what `fit` learned besides parameters (vocabulary, tokenizer files)."""
 
     @abstractmethod
     def load_assets(self, folder: Path) -> None:
@@ -377,6 +424,25 @@ class Head(nn.Module, ABC):
     @abstractmethod
     def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
         """z_PD of labels: from their encoded texts `x_PD` (`labels_from == "text"`), or from the ids alone."""
+
+    @property
+    def label_rows(self) -> nn.Module | None:
+        """Optional: the `RowTable` whose row l alone makes the vector of label l, by `of_rows`.
+
+        A head that has one is trained against all labels in blocks of rows, without a matrix of all scores.
+        """
+        return None
+
+    def of_rows(self, rows_PD: Tensor) -> Tensor:
+        """z_PD of rows of `label_rows`; randomness comes from torch's global generator, seeded for every block."""
+        raise NotImplementedError(f"{type(self).__name__} has no table of label rows")
+
+    def query_projection(self) -> tuple[nn.Linear, Literal["tanh", "none"]] | None:
+        """Optional: the linear map and the activation that are all of `queries`, but for dropout and length.
+
+        Exports for sentence-transformers write it.
+        """
+        return None
 
 
 # Planning: on the host, numpy, pure functions of their keys
@@ -430,6 +496,10 @@ class Miner(ABC):
 class Index(ABC):
     """Search over label vectors by inner product."""
 
+    exact: ClassVar[bool] = False  # it compares every label
+    pays_up_to: ClassVar[float] = 1.0  # share of the labels beyond which exact search is about as fast
+    can_write: ClassVar[bool] = False  # it has `write` and `read`: exports keep it
+
     @abstractmethod
     def build(self, z_LD: Tensor) -> None:
         """Take the label vectors (float32, on the device that searches)."""
@@ -437,6 +507,23 @@ class Index(ABC):
     @abstractmethod
     def search(self, q_QD: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """(ids_QK int64, scores_QK float32) by descending score, smaller id first among equals; id -1 pads."""
+
+    @property
+    def share(self) -> float:
+        """About the share of the labels that a search compares, once built."""
+        return 1.0
+
+    def look_further(self) -> bool:
+        """Optional: let searches compare more labels from now on; False if there are no more, or no way to."""
+        return False
+
+    def write(self, path: Path) -> None:
+        """Optional: keep the built index in a file."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be written")
+
+    def read(self, path: Path) -> None:
+        """Take an index that `write` left, in place of `build`; the caller knows that the file is whole."""
+        raise NotImplementedError(f"{type(self).__name__} cannot be read")
 
 
 @dataclass
@@ -465,14 +552,17 @@ class Baseline(ABC):
 
 @dataclass
 class Tracker(ABC):
-    """Where the records of a run go."""
+    """Watches a run and cannot change it. With `part(..., always=True)` every run has it, chosen or not."""
 
     def start(self, folder: Path, config: Mapping[str, Any]) -> None:
-        """Called once before the first record."""
+        """Called once before the first record, with the run folder and the config, nested as in `config.yaml`."""
 
     @abstractmethod
     def log(self, record: Mapping[str, Any]) -> None:
-        """One record: `{"event": "step" | "refresh" | "eval" | ..., ...}` of plain numbers and strings."""
+        """One record of plain numbers and strings; docs/plugins.md lists what each has.
+
+        `record["event"]`: start, step, refresh, eval, baselines, end.
+        """
 
     def end(self) -> None:
         """Called once after the last record, or once another method has raised: what was opened is closed here."""

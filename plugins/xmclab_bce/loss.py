@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 
 from xmclab.api import BinaryLoss
-from xmclab.objectives.softmax import softplus_of_negatives
 
 
 @dataclass
@@ -25,12 +23,7 @@ class BinaryCrossEntropy(BinaryLoss):
         # An absent candidate has s = -inf and y = 0: 0 * -inf must be 0.
         return -logsigmoid(-s_QP) - y_QP * s_QP.masked_fill(y_QP == 0, 0)
 
-    of_negatives = softplus_of_negatives
-
-    def of_negative_odds(self, e_QP: Tensor) -> tuple[Tensor, Tensor]:
-        value = e_QP.log1p().sum()
-        other_QP = 1 + e_QP
-        return value, torch.div(e_QP, other_QP, out=other_QP)
+    softplus_negatives = True
 
     def of_pairs(self, s_E: Tensor, y_E: Tensor, weight_E: Tensor) -> tuple[Tensor, Tensor]:
         return (weight_E * (softplus(s_E, threshold=50) - y_E * s_E)).sum(), weight_E * (s_E.sigmoid() - y_E)

@@ -35,7 +35,7 @@ class PropensityWeightedBCE(BinaryCrossEntropy):
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         return weighted(s_QP, y_QP, y_QP)
 
-    of_negatives = BinaryCrossEntropy.of_negatives
+    softplus_negatives = True
 
 
 @dataclass
@@ -51,7 +51,7 @@ class UnbiasedBCE(BinaryCrossEntropy):
             return super().terms(s_QP, y_QP)
         return weighted(s_QP, y_QP, y_QP.maximum(2 * y_QP - 1))
 
-    of_negatives = BinaryCrossEntropy.of_negatives
+    softplus_negatives = True
 
 
 def weighted(s_QP: Tensor, t_QP: Tensor, weight_QP: Tensor) -> Tensor:

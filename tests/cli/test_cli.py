@@ -141,8 +141,8 @@ def test_a_run_with_a_plugin_file_can_be_run_again_with_that_file(call: Any, tmp
     losses = ["loss.de=margin", "loss.clf=ds", "reduction=pal_n"]
     code, _, err = call("run", "recipe=unidec", f"plugin={file}", *losses, *quick)
     assert code == 0
-    assert "de: against all labels, by the whole matrix of scores" in err
-    assert "clf: against all labels, in blocks" in err
+    assert "de: scores all labels in one dense matrix (no closed form, so not streamed)" in err
+    assert "clf: scores all labels in blocks" in err
     again = f"recipe={tmp_path / 'run' / 'config.yaml'}"
     code, _, err = call("run", again, "--dry-run")
     assert code == 2

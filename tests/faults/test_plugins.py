@@ -175,20 +175,23 @@ def test_42_a_loss_that_edits_its_scores_reaches_no_other_term(fresh: Call, tmp_
     assert found[0].items() <= found[1].items()
 
 
-def test_43_a_tracker_and_a_hook_that_raise(install: Install, tmp_path: Path) -> None:
+def test_43_trackers_that_raise(install: Install, tmp_path: Path) -> None:
     tracker = (
         loss("mine")
         .replace("MultiClassLoss", "Tracker")
         .replace("def terms(self, s_QP, y_QP)", "def log(self, record)")
+        .replace('"loss"', '"tracker"')
     )
-    install(tracker.replace("return -s_QP", "raise RuntimeError('out of order')").replace('"loss"', '"tracker"'))
-    install(hook("xmclab_on_step(record)", "1 / 0"), "hook-dist", "0.3", "watch")
+    install(tracker.replace("return -s_QP", "raise RuntimeError('out of order')"))
+    every_run = tracker.replace('"mine", Mine', '"watch", Mine, always=True').replace(
+        "return -s_QP", "1 / record['epoch']"
+    )
+    install(every_run, "watch-dist", "0.3", "watch")
     code, _, err = xmclab("run", *SMALL, "tracker=mine", "--out", tmp_path / "faulty")
     assert code == 0
     assert [line for line in err.splitlines() if line.startswith("warning: ")] == [
-        "warning: tracker mine: RuntimeError: out of order, at 'step'; switched off for the rest of this run",
-        "warning: hook-dist 0.3 (plugin watch): ZeroDivisionError: division by zero, at 'step'; "
-        "switched off for the rest of this run",
+        "warning: tracker watch: KeyError: 'epoch', at 'start'; switched off for the rest of this run",
+        "warning: tracker mine: RuntimeError: out of order, at 'start'; switched off for the rest of this run",
     ]
     code, _, _ = xmclab("run", *SMALL, "--out", tmp_path / "plain", XMCLAB_PLUGINS="xmclab")
     assert code == 0

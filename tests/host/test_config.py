@@ -131,7 +131,7 @@ def test_defaults(registry: Registry) -> None:
     assert config.heads == ("de", "clf")
     assert config.settings.pool.beta == 3
     assert config.settings.data.source == "debian"
-    assert {slot: config.choice(slot) for slot in SLOTS} == {slot: SLOTS[slot].default for slot in SLOTS}
+    assert {slot: config.choice(slot) or "none" for slot in SLOTS} == {slot: SLOTS[slot].default for slot in SLOTS}
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.settings.epochs = 3  # type: ignore[misc]
 

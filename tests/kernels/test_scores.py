@@ -15,10 +15,10 @@ from torch.nn.functional import normalize, softplus
 
 import xmclab
 from xmclab.kernels import dispatch as accelerator
-from xmclab.kernels import objectives
 from xmclab.kernels import scores as fused
 from xmclab.kernels import scores_torch as fused_torch
 from xmclab.objectives import engine as closed_form
+from xmclab.objectives import objective as objectives
 from xmclab.objectives.truth import Truth
 
 INF = math.inf

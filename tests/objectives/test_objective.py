@@ -16,10 +16,10 @@ from torch.utils._pytree import tree_leaves
 import xmclab
 from xmclab.api import BinaryLoss, MultiClassLoss
 from xmclab.errors import ConfigError, PluginError
+from xmclab.host import compose
 from xmclab.host.compose import build_objective, check_terms
 from xmclab.host.registry import default_registry
 from xmclab.objectives import engine as closed_form
-from xmclab.objectives import objectives
 from xmclab.objectives.expr import TermSpec, parse_expression
 from xmclab.objectives.objective import Objective, Term
 from xmclab.objectives.reductions.ova import Ova
@@ -297,7 +297,7 @@ def test_parts_of_anybody_take_part():
 
 
 def test_the_example_of_the_docstring():
-    assert doctest.testmod(objectives).failed == 0
+    assert doctest.testmod(compose).failed == 0
 
 
 @dataclass

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from xmclab.host.config import Config, resolve
 from xmclab.errors import ConfigError, PluginError
+from xmclab.host.config import Config, resolve
 from xmclab.host.registry import default_registry
 from xmclab.runs.observers import trackers
 from xmclab.runs.trackers import JsonLines, TensorBoard, numbers
@@ -221,7 +221,7 @@ def test_what_is_wrong_with_one_of_several_is_said(choose: Callable[..., Config]
 @pytest.mark.parametrize(
     ("choice", "names"),
     [
-        ("none", []),
+        ("none", ["jsonl"]),
         ("jsonl", ["jsonl"]),
         ("one", ["jsonl", "one"]),
         ("one+jsonl", ["one", "jsonl"]),

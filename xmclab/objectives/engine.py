@@ -26,7 +26,7 @@ from torch import Tensor
 from xmclab.api import BinaryLoss, Loss, MultiClassLoss, Pairs
 from xmclab.errors import PluginError, Problem
 from xmclab.kernels.dispatch import fused_for
-from xmclab.objectives.softmax import softplus_of_negatives
+from xmclab.objectives.softmax import sum_of_negative_odds, sum_of_negatives
 from xmclab.objectives.truth import Truth
 
 MAX_EXPONENT = 60.0  # exp(+-60) and sums of 1e10 of them are normal float32 numbers
@@ -69,7 +69,7 @@ class ClosedForm:
         self.negatives = _negatives(truth.shape, self.memory_BP, bound)
         self.compiled = self.negatives if isinstance(self.negatives, _CompiledScores) else None
         self.competing = any(isinstance(part.loss, MultiClassLoss) for part in parts)
-        self.softplus = {index for index, loss in self.binary.items() if self.compiled and _is_softplus(loss)}
+        self.softplus = {index for index, loss in self.binary.items() if self.compiled and loss.has_softplus_negatives}
         self.others = [index for index in self.binary if index not in self.softplus]
 
     def gradients(self, values: list[Tensor]) -> Iterator[tuple[slice, Tensor]]:
@@ -161,10 +161,6 @@ class ClosedForm:
             s_RP.add_(slope_RP, alpha=scale)
 
 
-def _is_softplus(loss: BinaryLoss) -> bool:
-    return type(loss).of_negatives is softplus_of_negatives
-
-
 def sum_of_pairs(loss: MultiClassLoss, s_E: Tensor, negatives_Q: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
     """The closed form of a loss, with what it returns in the shapes that it should have."""
     found = loss.value_and_grad(s_E, negatives_Q, pairs)
@@ -237,7 +233,7 @@ class _BoundedScores:
         e_RP.mul_(self.a_Q1[rows] + self.b_P)
 
     def value_and_grad(self, loss: BinaryLoss, e_RP: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
-        return loss.of_negative_odds(e_RP)
+        return sum_of_negative_odds(loss, e_RP)
 
 
 class _AnyScores:
@@ -267,7 +263,7 @@ class _AnyScores:
         s_RP.sub_(self.column_P.clamp(min=lowest)).exp_().mul_(self.slope_P).add_(by_query_RP)
 
     def value_and_grad(self, loss: BinaryLoss, s_RP: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
-        return loss.of_negatives(s_RP.clone() if keep else s_RP)
+        return sum_of_negatives(loss, s_RP.clone() if keep else s_RP)
 
 
 class _CompiledScores(_AnyScores):

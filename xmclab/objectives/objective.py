@@ -196,10 +196,9 @@ class TermSum:
 
     @property
     def closed(self) -> bool:
-        """Whether the closed form applies: that of a binary loss knows no weights, as `Ova` and its like have none."""
-        kind = type(self.reduction)
-        weightless = kind.weights is Ova.weights and kind.normaliser is Ova.normaliser and self.label_weight_P is None
-        return self.term.loss.has_closed_form and (self.term.loss.kind == "multiclass" or weightless)
+        """Whether the closed form applies: that of a binary loss takes cells of equal weight only."""
+        alike = self.reduction.weighs_cells_alike and self.label_weight_P is None
+        return self.term.loss.has_closed_form and (self.term.loss.kind == "multiclass" or alike)
 
     def _anchored(self, s_QP: Tensor) -> Tensor:
         """The scores with anchors as rows."""
@@ -247,9 +246,10 @@ class TermSum:
         y_QM, place_E = self.truth.compact(dtype)
         target_E = self._targets(self.reduction.targets(y_QM).reshape(-1).index_select(0, place_E))
         scale, by_label = self.factor / self.temperature, self.direction == "l2q"
-        if isinstance(self.reduction, Ova):
-            cells = self.truth.shape[0] * self.truth.shape[1] - len(self.truth.ignored_row_I)
-            weight = 1.0 if self.reduction.cells == "sum" else 1 / max(cells, 1)
+        if self.reduction.weighs_cells_alike:
+            weight = self.reduction.cell_weight(
+                self.truth.shape[0] * self.truth.shape[1] - len(self.truth.ignored_row_I)
+            )
             pairs = Pairs(self.truth.row_E, self.truth.column_E, target_E, torch.full_like(target_E, weight))
             return Part(self.term.loss, by_label, pairs, scale, weight)
         w_QM = self.reduction.weights(y_QM)

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 
 from xmclab.api import Tracker
-from xmclab.host.config import Config
 from xmclab.errors import PluginError, Problem
+from xmclab.host.config import Config
 from xmclab.host.registry import exception_line, is_strict
 
 messages = logging.getLogger(__name__)
@@ -94,11 +94,10 @@ def observed(config: Config, folder: Path, steps: int, started: float) -> Iterat
 
 def trackers(config: Config) -> dict[str, Tracker]:
     """The trackers of a run: those of every run, with their default options, unless chosen too."""
-    chosen: dict[str, Tracker] = {f"tracker {name}": made for name, made in config.make_all("tracker").items()}
-    for name in config.registry.always("tracker"):
-        if f"tracker {name}" not in chosen:
-            chosen[f"tracker {name}"] = config.registry.get("tracker", name)()
-    return chosen
+    chosen = config.make_all("tracker")
+    unasked = [name for name in config.registry.always("tracker") if name not in chosen]
+    made = {name: config.registry.get("tracker", name)() for name in unasked} | chosen
+    return {f"tracker {name}": tracker for name, tracker in made.items()}
 
 
 @contextlib.contextmanager

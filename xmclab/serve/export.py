@@ -31,7 +31,6 @@ from xmclab.evaluation.search import searches
 from xmclab.host.config import Config, resolve
 from xmclab.host.registry import Registry
 from xmclab.model.model import Model
-from xmclab.plan.indexes.faiss import Faiss
 from xmclab.runs import store
 from xmclab.runs.store import damage_reported
 from xmclab.serve.predictor import Predictor
@@ -105,10 +104,10 @@ def _write_index(predictor: Predictor, path: Path, index_type: str | None) -> di
     """Build and write the index of the last search; what index.json says of it, None without faiss."""
     search = predictor.searches[-1]
     try:
-        index = predictor.config.make("index")
-        if index_type is not None or not isinstance(index, Faiss):
-            options: dict[str, Any] = {"type": index_type} if index_type else {}
-            index = Faiss(**options)
+        name, index = predictor.config.choice("index"), predictor.config.make("index")
+        if index_type is not None or not index.can_write:
+            options = {"type": index_type} if index_type else {}
+            name, index = "faiss", predictor.config.registry.get("index", "faiss")(**options)
     except PluginError:
         if index_type is not None:
             raise
@@ -116,7 +115,7 @@ def _write_index(predictor: Predictor, path: Path, index_type: str | None) -> di
         return None
     index.build(searches({head: predictor.vectors(head) for head in search.split("+")})[search])
     index.write(path)
-    return {"file": path.name, "search": search, "options": dataclasses.asdict(index)}
+    return {"file": path.name, "search": search, "name": name, "options": dataclasses.asdict(index)}
 
 
 def load_export(folder: Path, registry: Registry, device: torch.device, overrides: tuple[str, ...]) -> Predictor:
@@ -150,7 +149,7 @@ def load_export(folder: Path, registry: Registry, device: torch.device, override
             return None
         try:
             with damage_reported(folder / MANIFEST):
-                index = Faiss(**stored["options"])
+                index: Index = registry.get("index", stored["name"])(**stored["options"])
             _verify(folder, INDEX, files)
             index.read(folder / INDEX)
         except PluginError:

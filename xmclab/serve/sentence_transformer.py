@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors.torch import save_file
-from torch import nn
 
-from xmclab.api import Head
-from xmclab.model.encoders.hf import HuggingFace
-from xmclab.model.heads.classifier import Classifier
-from xmclab.model.heads.dual_encoder import DualEncoder
 from xmclab.model.model import Model
 
 MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
@@ -27,19 +22,18 @@ ACTIVATIONS = {"tanh": "torch.nn.modules.activation.Tanh", "none": "torch.nn.mod
 def query_head(model: Model) -> str | None:
     """The head whose query vectors such a folder can give; None if it cannot express the model."""
     name = model.head_names[0]
-    known = type(model.encoder) is HuggingFace and type(model.head(name)) in (DualEncoder, Classifier)
-    return name if known else None
+    return name if model.encoder.transformer() and model.head(name).query_projection() else None
 
 
 def write_sentence_transformer(folder: Path, model: Model) -> None:
     """Write the encoder (its query tower, if it has two) and the projection of `query_head`."""
-    encoder = model.encoder
-    assert isinstance(encoder, HuggingFace)
-    name = query_head(model)
-    assert name is not None
+    encoder, name = model.encoder.transformer(), query_head(model)
+    projection = model.head(name).query_projection() if name else None
+    assert encoder is not None, "query_head() asks first"
+    assert projection is not None, "query_head() asks first"
     encoder.tokenizer.save_pretrained(folder)
     encoder.network.save_pretrained(folder)
-    linear, activation = _projection(model.head(name))
+    linear, activation = projection
 
     paths = ["", *(f"{place}_{module}" for place, module in enumerate(MODULES[1:], start=1))]
     modules = [
@@ -51,7 +45,7 @@ def write_sentence_transformer(folder: Path, model: Model) -> None:
     _write(folder / "modules.json", modules)
     _write(folder / "sentence_bert_config.json", {"max_seq_length": encoder.max_length, "do_lower_case": False})
     _write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
-    pooling = {"word_embedding_dimension": encoder.width}
+    pooling = {"word_embedding_dimension": model.encoder.width}
     _write(
         folder / paths[1] / "config.json",
         pooling
@@ -61,17 +55,6 @@ def write_sentence_transformer(folder: Path, model: Model) -> None:
     _write(folder / paths[2] / "config.json", dense | {"activation_function": ACTIVATIONS[activation]})
     weights = {f"linear.{key}": value.detach().cpu().contiguous() for key, value in linear.state_dict().items()}
     save_file(weights, folder / paths[2] / "model.safetensors")
-
-
-def _projection(head: Head) -> tuple[nn.Linear, str]:
-    """(linear map, activation behind it) of a built-in head."""
-    if isinstance(head, DualEncoder):
-        linear, activation = head.g1[0], head.activation
-    else:
-        assert isinstance(head, Classifier)
-        linear, activation = head.g2[0], "none"
-    assert isinstance(linear, nn.Linear)
-    return linear, activation
 
 
 def _write(path: Path, document: Any) -> None:

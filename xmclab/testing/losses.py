@@ -18,6 +18,7 @@ from xmclab.host.options import options_of
 from xmclab.objectives.expr import TermSpec, parse_expression
 from xmclab.objectives.objective import Objective, Term
 from xmclab.objectives.reductions.psl import Psl
+from xmclab.objectives.softmax import sum_of_negative_odds, sum_of_negatives
 from xmclab.testing.core import Broken, Subject, check_close, check_finite, identical, named, numbers, seed
 from xmclab.testing.memory import PeakMemory
 from xmclab.testing.structure import OPTIONS, structural_laws
@@ -377,9 +378,10 @@ def _check_negatives(loss: BinaryLoss, batch: Scored) -> None:
     expected, expected_QP = values_and_gradient_of_row(loss, Scored(batch.s_QP, torch.zeros_like(batch.y_QP)))
     # A first column of absent candidates, which add nothing.
     s_QP = torch.cat([batch.s_QP.new_full((len(batch.s_QP), 1), -math.inf), batch.s_QP], dim=1)
-    for name, scores in (("of_negatives", s_QP), ("of_negative_odds", s_QP.exp())):
+    forms = (("of_negatives", sum_of_negatives, s_QP), ("of_negative_odds", sum_of_negative_odds, s_QP.exp()))
+    for name, form, scores in forms:
         before = scores.clone()
-        value, slope_QP = getattr(loss, name)(scores)
+        value, slope_QP = form(loss, scores)
         check_close(value, expected.sum(), f"the value of {name}()", rtol=1e-6)
         check_close(slope_QP[:, 1:], expected_QP, f"the gradient of {name}()", rtol=1e-6)
         check_close(slope_QP[:, 0], torch.zeros_like(slope_QP[:, 0]), f"{name}(): gradient of absent candidates")

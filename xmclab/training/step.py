@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from xmclab.api import Encoder, Side, Tokens
-from xmclab.model.heads.classifier import Classifier
 from xmclab.model.model import Model
 from xmclab.objectives.objective import Objective
 from xmclab.objectives.truth import Truth
@@ -174,7 +173,6 @@ def stream(
 ) -> tuple[AllLabels, Tensor]:
     """The step of a head over blocks of all labels, and the query vectors that it takes."""
     head = model.head(name)
-    assert isinstance(head, Classifier)
     assert batch.blocks is not None
     with autocast():
         q_QD = head.queries(x_QD)

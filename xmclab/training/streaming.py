@@ -24,10 +24,10 @@ from torch import Tensor
 
 from xmclab.api import Batch, BinaryLoss, Head, MultiClassLoss, Pairs
 from xmclab.kernels.dispatch import fused_for
-from xmclab.model.heads.classifier import Classifier
-from xmclab.model.tables import RowOptimizer, in_large_pages, read, widened
+from xmclab.model.tables import RowOptimizer, RowTable, in_large_pages, read, widened
 from xmclab.objectives.engine import sum_of_pairs, sum_over_pairs
 from xmclab.objectives.objective import Objective, TermSum, TermValue
+from xmclab.objectives.softmax import sum_of_negatives
 from xmclab.objectives.truth import Truth
 
 CELLS = 1 << 22  # scores of a block, at the most (unless a block is a single label)
@@ -36,7 +36,7 @@ UpdateBlock = Callable[[slice, Tensor], None]  # (rows, their gradient)
 
 def streams_all_labels(head: Head, objective: Objective, weighted: bool) -> bool:
     """Whether a head is trained against all labels block by block, and not from a matrix of scores."""
-    return isinstance(head, Classifier) and objective.needs_all and can_stream(objective, weighted)
+    return head.label_rows is not None and objective.needs_all and can_stream(objective, weighted)
 
 
 def can_stream(objective: Objective, has_label_weights: bool) -> bool:
@@ -160,7 +160,7 @@ class _Cells(_Streamed):
         x_QB = s_QB if self.rescale == 1 else s_QB.mul_(self.rescale)
         s_E = self._cut_out(x_QB, at_E, self._ignored_at(block))
         of_pairs, slope_E = sum_over_pairs(replace(self.part, pairs=self._pairs(block)), s_E)
-        of_cells, slope_QB = self.part.loss.of_negatives(x_QB)
+        of_cells, slope_QB = sum_of_negatives(self.part.loss, x_QB)
         self.value = self.value + of_pairs + weight * of_cells
         slope_QB.view(-1).index_copy_(0, at_E, slope_E / weight)
         return slope_QB, self.slope * weight
@@ -242,7 +242,7 @@ class AllLabels:
 
     def __init__(
         self,
-        head: Classifier,
+        head: Head,
         objective: Objective,
         share: float,
         q_QD: Tensor,
@@ -251,7 +251,9 @@ class AllLabels:
         seed_for: Callable[[int], int],
     ) -> None:
         self.head, self.blocks, self.seed_for = head, blocks, seed_for
-        head.psi.settle()
+        assert isinstance(head.label_rows, RowTable), "streams_all_labels() asks first"
+        self.table = head.label_rows
+        self.table.settle()
         self.q_QD = widened(q_QD.detach())
         weight_L = None if label_weight_L is None else label_weight_L.to(self.q_QD.dtype)
         self.sums = list(self._sums(objective, share, weight_L))
@@ -278,10 +280,10 @@ class AllLabels:
 
     def _rows(self, number: int, block: Block) -> tuple[Tensor, Tensor]:
         """(rows_BD, z_BD) of a block, with the way from one to the other for `_to_rows`."""
-        rows_BD = widened(read(self.head.psi.weight.detach(), block.labels)).requires_grad_()
-        if self.head.training and self.head.row_dropout:
+        rows_BD = widened(read(self.table.weight.detach(), block.labels)).requires_grad_()
+        if self.head.training:
             torch.manual_seed(self.seed_for(number))
-        return rows_BD, self.head.label_vectors(rows_BD)
+        return rows_BD, self.head.of_rows(rows_BD)
 
     def _scores(self, z_BD: Tensor) -> Tensor:
         """s_QB, divided by the first term's temperature, in memory that the next block overwrites."""
@@ -373,4 +375,4 @@ class StreamedRows:
         self._steps.clear()
 
     def _updates(self, step: AllLabels) -> UpdateBlock:
-        return partial(self.optimizer.update_block, step.head.psi)
+        return partial(self.optimizer.update_block, step.table)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xmclab.api import Encoder, Ragged, Side, Tokens, option
+from xmclab.api import Encoder, Ragged, Side, Tokens, Transformer, option
 from xmclab.errors import DataError, Problem
 from xmclab.model.encoders import packed
 
@@ -54,6 +54,10 @@ class HuggingFace(Encoder):
 
     def fit(self, texts: Sequence[str]) -> None:
         self._create(locate(self.model), pretrained=True)
+
+    def transformer(self) -> Transformer:
+        """The query tower, where there are two."""
+        return Transformer(self.network, self.tokenizer, self.pooling, self.max_length)
 
     def save_assets(self, folder: Path) -> None:
         self.tokenizer.save_pretrained(folder)

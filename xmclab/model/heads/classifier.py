@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import scipy.sparse as sp
 import torch
@@ -77,9 +77,15 @@ class Classifier(Head):
         return F.normalize(q_BD, dim=-1) if self.normalise else q_BD
 
     def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
-        return self.label_vectors(self.psi(labels_P))
+        return self.of_rows(self.psi(labels_P))
 
-    def label_vectors(self, rows_PD: Tensor) -> Tensor:
-        """z_PD of rows of the table."""
+    @property
+    def label_rows(self) -> RowTable:
+        return self.psi
+
+    def query_projection(self) -> tuple[nn.Linear, Literal["tanh", "none"]]:
+        return cast(nn.Linear, self.g2[0]), "none"
+
+    def of_rows(self, rows_PD: Tensor) -> Tensor:
         z_PD = F.dropout(rows_PD, self.row_dropout, self.training)
         return F.normalize(z_PD, dim=-1) if self.normalise else z_PD

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -39,6 +39,9 @@ class DualEncoder(Head):
     @property
     def score_bound(self) -> float:
         return 1.0
+
+    def query_projection(self) -> tuple[nn.Linear, Literal["tanh", "none"]]:
+        return cast(nn.Linear, self.g1[0]), self.activation
 
     def queries(self, x_BD: Tensor) -> Tensor:
         return F.normalize(self.g1(x_BD), dim=-1)

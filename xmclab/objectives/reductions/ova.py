@@ -31,3 +31,6 @@ class Ova(Reduction):
 
     def normaliser(self, w_QP: Tensor) -> Tensor:
         return w_QP.new_ones(()) if self.cells == "sum" else (w_QP > 0).sum().clamp(min=1)
+
+    def cell_weight(self, cells: int) -> float:
+        return 1.0 if self.cells == "sum" else 1 / max(cells, 1)

@@ -8,6 +8,7 @@ is compiled for large searches on a CPU; the results are the same.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ Found = tuple[Tensor, Tensor, Tensor]  # (row_E, id_E, score_E) of cells that be
 @dataclass
 class Exact(Index):
     """Every label is compared; memory is bounded by the blocks, and equal scores are ordered by label id."""
+
+    exact: ClassVar[bool] = True
 
     query_block: int = option(1024, "queries compared at once", ge=1)
     label_block: int = option(0, "labels compared at once; 0: 4096 on a CPU (its cache), 65536 elsewhere", ge=0)

@@ -42,7 +42,8 @@ class Faiss(Index):
     hnsw is built by several threads, so two builds of it may differ slightly.
     """
 
-    pays_up_to: ClassVar[float] = 1 / 16  # share of the lists beyond which exact search is about as fast
+    pays_up_to: ClassVar[float] = 1 / 16
+    can_write: ClassVar[bool] = True
 
     type: Literal["flat", "hnsw", "ivf"] = option("flat", "flat: exact; hnsw: a graph; ivf: inverted lists")
     links: int = option(32, "hnsw: links of each label", ge=2)

@@ -30,7 +30,7 @@ ROWS_PER_LIST = 39  # that they are fitted on; more cost time and find little
 class Lists(Index):
     """Labels in lists by spherical k-means; a query looks at the lists whose centres are nearest to it."""
 
-    pays_up_to: ClassVar[float] = 1 / 4  # share of the lists beyond which exact search is about as fast
+    pays_up_to: ClassVar[float] = 1 / 4
 
     lists: int = option(0, "number of lists; 0: about 4 · sqrt(L)", ge=0)
     probes: int = option(8, "lists looked at while searching", ge=1)

@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from xmclab.api import Keys, Miner, View, option
+from xmclab.api import Index, Keys, Miner, View, option
 from xmclab.kernels.dispatch import accelerated, numba_works
 from xmclab.plan.csr import contains
 from xmclab.plan.draws import distinct
@@ -60,7 +60,7 @@ class AnnMiner(Miner):
         z_LD = torch.from_numpy(view.labels_LD).to(view.device)
         index, self._recall = self._make_index(view), 1.0
         index.build(z_LD)
-        if not isinstance(index, Exact):
+        if not index.exact:
             self._recall = reach_recall(index, view, keys)
             if self.index == "auto" and index.share > index.pays_up_to:
                 index, self._recall = Exact(), 1.0
@@ -75,7 +75,7 @@ class AnnMiner(Miner):
         """The recall of the latest search."""
         return {} if self._recall is None else {"recall": self._recall}
 
-    def _make_index(self, view: View) -> Exact | Faiss | Lists:
+    def _make_index(self, view: View) -> Index:
         if self.index == "faiss":
             return Faiss(type=self.faiss_type)
         pairs = len(view.queries_ND) * len(view.labels_LD)
@@ -100,7 +100,7 @@ class AnnMiner(Miner):
         return np.where(places_Qn < 0, -1, self._hard_NH[rows_Q[:, None], places_Qn]).astype(np.int64)
 
 
-def reach_recall(index: Faiss | Lists, view: View, keys: Keys) -> float:
+def reach_recall(index: Index, view: View, keys: Keys) -> float:
     """Let the index look further until it finds what exact search finds, and say how much of it is found."""
     sample = keys.rng("recall", view.epoch).permutation(len(view.queries_ND))[:RECALL_QUERIES]
     q_QD = torch.from_numpy(view.queries_ND[sample]).to(view.device)
