@@ -4,25 +4,25 @@ y = norm(x + drop(inner(x W1' + b1) W2' + b2))   with inner = attention within e
 
 Equal to torch's modules within rounding, but for dropout's draws: whether a place is dropped is a hash of a seed and
 the place, so that nothing is stored but the seed (which comes from torch's generator), and the way back draws the same
-again. Import it through `accelerator`, as this module loads numba. Matrices are float32 on the CPU; rows are cut into
+again. Import it through `dispatch`, as this module loads numba. Matrices are float32 on the CPU; rows are cut into
 slices that fit the cache, always at the same places, so that sums do not depend on the number of threads.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from xmclab.kernels import layer_loops as loops
 from xmclab.kernels.dispatch import in_threads
-from xmclab.kernels.scores import exp, loop_jit, scalar_jit
+from xmclab.kernels.layer_loops import Drop
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -34,21 +34,6 @@ if TYPE_CHECKING:
 
 CELLS_OF_SLICE = 1 << 16
 f32, u32 = np.float32, np.uint32
-
-
-class Drop(NamedTuple):
-    """Dropout at one place of the network, for one pass."""
-
-    low: np.uint32  # both halves of the seed of its draws
-    high: np.uint32
-    below: np.uint32  # draws below it drop what is there
-    scale: np.float32  # of what stays
-
-    @classmethod
-    def draw(cls, rate: float) -> Drop:
-        """The seed is taken from torch's generator, so that seeding and replaying it give the same draws."""
-        seed = int(torch.empty((), dtype=torch.int64).random_()) if rate else 0
-        return cls(u32(seed & 0xFFFFFFFF), u32(seed >> 32), u32(round(rate * 2**32)), f32(1 / (1 - rate)))
 
 
 class Inner(Protocol):
@@ -67,7 +52,7 @@ class Gelu:
     def forward(self, u_TU: Tensor, bias_U: Tensor) -> Tensor:
         a_TU = torch.empty_like(u_TU)
         u, bias, a = _arrays(u_TU, bias_U, a_TU)
-        in_threads(lambda cut: _gelu(*cut, u, bias, a), _cuts(*u.shape))
+        in_threads(lambda cut: loops.gelu(*cut, u, bias, a), _cuts(*u.shape))
         return a_TU
 
     def backward(self, grad_TA: Tensor, kept_TU: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,7 +60,7 @@ class Gelu:
         grad, slope, du = _arrays(grad_TA, kept_TU, du_TU)
         cuts = _cuts(*grad.shape)
         sums_SU = np.zeros((len(cuts), grad.shape[1]), np.float32)
-        in_threads(lambda n: _gelu_back(*cuts[n], grad, slope, du, sums_SU[n]), range(len(cuts)))
+        in_threads(lambda n: loops.gelu_back(*cuts[n], grad, slope, du, sums_SU[n]), range(len(cuts)))
         return du_TU, torch.from_numpy(sums_SU.sum(axis=0))
 
 
@@ -100,7 +85,7 @@ class Attention:
         mixed_TD = u_TU.new_empty(len(u_TU), u_TU.shape[1] // 3)
         u, bias, mixed = self._by_head(u_TU, 3), self._by_head(bias_U, 3), self._by_head(mixed_TD)
         in_threads(
-            lambda texts: _attend(*texts, self.offset_B, self.longest, self.drop, u, bias, mixed), self._slices()
+            lambda texts: loops.attend(*texts, self.offset_B, self.longest, self.drop, u, bias, mixed), self._slices()
         )
         return mixed_TD
 
@@ -110,7 +95,7 @@ class Attention:
         u, grad, du = self._by_head(kept_TU, 3), self._by_head(grad_TA), self._by_head(du_TU, 3)
         sums = self._by_head(sums_SU, 3)
         in_threads(
-            lambda n: _attend_back(*slices[n], self.offset_B, self.longest, self.drop, u, grad, du, sums[n]),
+            lambda n: loops.attend_back(*slices[n], self.offset_B, self.longest, self.drop, u, grad, du, sums[n]),
             range(len(slices)),
         )
         return du_TU, sums_SU.sum(dim=0)
@@ -224,7 +209,7 @@ def _forward(
     normal_TD = a_TA @ second_DA.T
     y_TD, spread_T = torch.empty_like(normal_TD), normal_TD.new_empty(len(normal_TD))
     normal, *arrays = _arrays(normal_TD, x_TD, second_bias_D, gain_D, shift_D, spread_T, y_TD)
-    in_threads(lambda cut: _join(*cut, normal, f32(eps), drop, *arrays), _cuts(*normal.shape))
+    in_threads(lambda cut: loops.join(*cut, normal, f32(eps), drop, *arrays), _cuts(*normal.shape))
     return y_TD, u_TU, a_TA, normal_TD, spread_T
 
 
@@ -245,9 +230,11 @@ class _Sublayer(torch.autograd.Function):
         grad, normal, spread, gain, dx, dh = _arrays(grad_TD.contiguous(), normal_TD, spread_T, gain_D, dx_TD, dh_TD)
         cuts = _cuts(*normal_TD.shape)
         sums_S3D = np.zeros((len(cuts), 3, normal_TD.shape[1]), np.float32)
-        in_threads(
-            lambda n: _join_back(*cuts[n], ctx.drop, grad, normal, spread, gain, dx, dh, sums_S3D[n]), range(len(cuts))
-        )
+
+        def join_back(n: int) -> None:
+            loops.join_back(*cuts[n], ctx.drop, grad, normal, spread, gain, dx, dh, sums_S3D[n])
+
+        in_threads(join_back, range(len(cuts)))
         bias_D, gain_grad_D, shift_D = torch.from_numpy(sums_S3D.sum(axis=0))
         second = dh_TD.T @ a_TA if needs_second else None
         du_TU, first_bias_U = ctx.inner.backward(dh_TD @ second_DA, u_TU)
@@ -271,7 +258,7 @@ class _Dropout(torch.autograd.Function):
         ctx.drop = drop
         y_TD = torch.empty_like(x_TD)
         x, y = _arrays(x_TD, y_TD)
-        in_threads(lambda cut: _drop(*cut, drop, x, y), _cuts(*x.shape))
+        in_threads(lambda cut: loops.drop(*cut, drop, x, y), _cuts(*x.shape))
         return y_TD
 
     @staticmethod
@@ -286,254 +273,3 @@ def _arrays(*tensors: Tensor) -> list[Floats]:
 def _cuts(rows: int, columns: int) -> list[tuple[int, int]]:
     size = max(1, CELLS_OF_SLICE // max(columns, 1))
     return [(start, min(start + size, rows)) for start in range(0, rows, size)]
-
-
-@scalar_jit
-def _keeps(place: np.uint32, drop: Drop) -> np.bool:
-    """Whether a place stays: a hash of it and of both halves of the seed, by three rounds of shift and multiply."""
-    h = u32(place * u32(0x9E3779B9) + drop.low)
-    h = u32((h ^ (h >> u32(17))) * u32(0xED5AD4BB) + drop.high)
-    h = u32((h ^ (h >> u32(11))) * u32(0xAC4C1B51))
-    h = u32((h ^ (h >> u32(15))) * u32(0x31848BAB))
-    return u32(h ^ (h >> u32(14))) >= drop.below
-
-
-@scalar_jit
-def _gelu_of(u: np.float32) -> tuple[np.float32, np.float32]:
-    """(u Φ(u), its slope Φ(u) + u φ(u)), to 2e-7: both from one exponential."""
-    size = abs(u)
-    e = exp(f32(-0.5) * u * u)
-    t = f32(1) / (f32(1) + f32(0.39) * size)
-    # The tail Φ(-|u|) / exp(-u²/2) as a polynomial in t, fitted to 2e-8 of u Φ(u).
-    p = f32(0.053615959)
-    p = p * t + f32(-0.257374249)
-    p = p * t + f32(0.373878856)
-    p = p * t + f32(-0.0156946936)
-    p = p * t + f32(0.194099725)
-    p = p * t + f32(0.15147439)
-    tail = p * t * e
-    share = tail if u < f32(0) else f32(1) - tail
-    return u * share, share + u * e * f32(0.39894228)
-
-
-@loop_jit
-def _gelu(start: int, stop: int, u_TU: Floats, bias_U: Floats, a_TU: Floats) -> None:
-    for i in range(start, stop):
-        for j in range(u_TU.shape[1]):
-            a_TU[i, j], u_TU[i, j] = _gelu_of(u_TU[i, j] + bias_U[j])
-
-
-@loop_jit
-def _gelu_back(start: int, stop: int, grad_TU: Floats, slope_TU: Floats, du_TU: Floats, sum_U: Floats) -> None:
-    for i in range(start, stop):
-        for j in range(grad_TU.shape[1]):
-            du = grad_TU[i, j] * slope_TU[i, j]
-            du_TU[i, j] = du
-            sum_U[j] += du
-
-
-@loop_jit
-def _drop(start: int, stop: int, drop: Drop, x: Floats, y: Floats) -> None:
-    for i in range(start, stop):
-        place = i * x.shape[1]
-        for j in range(x.shape[1]):
-            y[i, j] = x[i, j] * drop.scale if _keeps(u32(place + j), drop) else f32(0)
-
-
-@loop_jit
-def _join(
-    start: int,
-    stop: int,
-    h_TD: Floats,
-    eps: np.float32,
-    drop: Drop,
-    x_TD: Floats,
-    bias_D: Floats,
-    gain_D: Floats,
-    shift_D: Floats,
-    spread_T: Floats,
-    y_TD: Floats,
-) -> None:
-    """y = norm(x + drop(h + bias)); overwrites h by the numbers before gain and shift."""
-    width = h_TD.shape[1]
-    for i in range(start, stop):
-        place = i * width
-        total = f32(0)
-        for j in range(width):
-            h = (h_TD[i, j] + bias_D[j]) * drop.scale
-            z = x_TD[i, j] + (h if _keeps(u32(place + j), drop) else f32(0))
-            h_TD[i, j] = z
-            total += z
-        mean = total / f32(width)
-        square = f32(0)
-        for j in range(width):
-            z = h_TD[i, j] - mean
-            square += z * z
-        spread = f32(1) / f32(math.sqrt(square / f32(width) + eps))
-        spread_T[i] = spread
-        for j in range(width):
-            normal = (h_TD[i, j] - mean) * spread
-            h_TD[i, j] = normal
-            y_TD[i, j] = normal * gain_D[j] + shift_D[j]
-
-
-@loop_jit
-def _join_back(
-    start: int,
-    stop: int,
-    drop: Drop,
-    grad_TD: Floats,
-    normal_TD: Floats,
-    spread_T: Floats,
-    gain_D: Floats,
-    dx_TD: Floats,
-    dh_TD: Floats,
-    sums_3D: Floats,
-) -> None:
-    """The gradients of x and h, and sums of those of bias, gain and shift."""
-    width = grad_TD.shape[1]
-    for i in range(start, stop):
-        place = i * width
-        spread = spread_T[i]
-        total, along = f32(0), f32(0)
-        for j in range(width):
-            g = grad_TD[i, j] * gain_D[j]
-            total += g
-            along += g * normal_TD[i, j]
-        total, along = total / f32(width), along / f32(width)
-        for j in range(width):
-            grad, normal = grad_TD[i, j], normal_TD[i, j]
-            dx = spread * (grad * gain_D[j] - total - normal * along)
-            dh = dx * drop.scale if _keeps(u32(place + j), drop) else f32(0)
-            dx_TD[i, j] = dx
-            dh_TD[i, j] = dh
-            sums_3D[0, j] += dh
-            sums_3D[1, j] += grad * normal
-            sums_3D[2, j] += grad
-
-
-@loop_jit
-def _softmax(begin: int, end: int, u_T3HD: Floats, w: Floats) -> None:
-    """Of one text: softmax over j of <q_i, k_j> / sqrt(d), by head, i and j, flat."""
-    heads, depth = u_T3HD.shape[2], u_T3HD.shape[3]
-    root = f32(1 / math.sqrt(depth))
-    cell = 0
-    for h in range(heads):
-        for i in range(begin, end):
-            first, top = cell, f32(-np.inf)
-            for j in range(begin, end):
-                s = f32(0)
-                for e in range(depth):
-                    s += u_T3HD[i, 0, h, e] * u_T3HD[j, 1, h, e]
-                s *= root
-                w[cell] = s
-                top = max(top, s)
-                cell += 1
-            for j in range(first, cell):
-                w[j] -= top
-    for j in range(cell):
-        w[j] = exp(w[j])
-    length = end - begin
-    for row in range(heads * length):
-        total = f32(0)
-        for j in range(row * length, row * length + length):
-            total += w[j]
-        share = f32(1) / total
-        for j in range(row * length, row * length + length):
-            w[j] *= share
-
-
-@loop_jit
-def _attend(
-    start: int,
-    stop: int,
-    offset_B: Places,
-    longest: int,
-    drop: Drop,
-    u_T3HD: Floats,
-    bias_3HD: Floats,
-    mixed_THD: Floats,
-) -> None:
-    """Attention in the texts from start to stop; adds the bias to u."""
-    heads, depth = u_T3HD.shape[2], u_T3HD.shape[3]
-    w = np.empty(heads * longest * longest, np.float32)
-    for text in range(start, stop):
-        begin, end = offset_B[text], offset_B[text + 1]
-        for t in range(begin, end):
-            for part in range(3):
-                for h in range(heads):
-                    for e in range(depth):
-                        u_T3HD[t, part, h, e] += bias_3HD[part, h, e]
-        _softmax(begin, end, u_T3HD, w)
-        place = begin * heads * longest
-        for cell in range(heads * (end - begin) * (end - begin)):
-            w[cell] = w[cell] * drop.scale if _keeps(u32(place + cell), drop) else f32(0)
-        cell = 0
-        for h in range(heads):
-            for i in range(begin, end):
-                for e in range(depth):
-                    mixed_THD[i, h, e] = f32(0)
-                for j in range(begin, end):
-                    weight = w[cell]
-                    for e in range(depth):
-                        mixed_THD[i, h, e] += weight * u_T3HD[j, 2, h, e]
-                    cell += 1
-
-
-@loop_jit
-def _attend_back(
-    start: int,
-    stop: int,
-    offset_B: Places,
-    longest: int,
-    drop: Drop,
-    u_T3HD: Floats,
-    grad_THD: Floats,
-    du_T3HD: Floats,
-    sum_3HD: Floats,
-) -> None:
-    heads, depth = u_T3HD.shape[2], u_T3HD.shape[3]
-    root = f32(1 / math.sqrt(depth))
-    w, dropped, dw = np.empty((3, heads * longest * longest), np.float32)
-    for text in range(start, stop):
-        begin, end = offset_B[text], offset_B[text + 1]
-        length = end - begin
-        _softmax(begin, end, u_T3HD, w)
-        cell = 0
-        for h in range(heads):
-            for i in range(begin, end):
-                for j in range(begin, end):
-                    s = f32(0)
-                    for e in range(depth):
-                        s += grad_THD[i, h, e] * u_T3HD[j, 2, h, e]
-                    dw[cell] = s
-                    cell += 1
-        place = begin * heads * longest
-        for cell in range(heads * length * length):
-            kept = drop.scale if _keeps(u32(place + cell), drop) else f32(0)
-            dropped[cell] = w[cell] * kept
-            dw[cell] *= kept
-        for row in range(heads * length):
-            along = f32(0)
-            for cell in range(row * length, row * length + length):
-                along += w[cell] * dw[cell]
-            for cell in range(row * length, row * length + length):
-                dw[cell] = w[cell] * (dw[cell] - along) * root
-        du_T3HD[begin:end] = f32(0)
-        cell = 0
-        for h in range(heads):
-            for i in range(begin, end):
-                for j in range(begin, end):
-                    ds, weight = dw[cell], dropped[cell]
-                    for e in range(depth):
-                        du_T3HD[i, 0, h, e] += ds * u_T3HD[j, 1, h, e]
-                    for e in range(depth):
-                        du_T3HD[j, 1, h, e] += ds * u_T3HD[i, 0, h, e]
-                    for e in range(depth):
-                        du_T3HD[j, 2, h, e] += weight * grad_THD[i, h, e]
-                    cell += 1
-        for t in range(begin, end):
-            for part in range(3):
-                for h in range(heads):
-                    for e in range(depth):
-                        sum_3HD[part, h, e] += du_T3HD[t, part, h, e]
