@@ -35,8 +35,6 @@ def xmclab_parts() -> list[PartRef]:
         part("reader", "pecos", "xmclab.data.readers.pecos:Pecos"),
         part("reader", "table", "xmclab.data.readers.table:Table"),
         part("tracker", "jsonl", "xmclab.runs.trackers:JsonLines", always=True),
-        part("tracker", "tensorboard", "xmclab.runs.trackers:TensorBoard"),
-        part("tracker", "mlflow", "xmclab.runs.trackers:MlFlow"),
     ]
 
 

@@ -1,0 +1,33 @@
+"""Records as named numbers, and packages that not every installation has."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from xmclab.errors import PluginError, Problem
+
+
+def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """The numbers of a record under names such as `step/loss`, `step/terms/de/ds/q2l`, `eval/metrics/de/P@1`."""
+    for name, value in leaves(record, "/"):
+        if isinstance(value, int | float) and not isinstance(value, bool) and name != "step":
+            yield f"{record['event']}/{name}", value
+
+
+def leaves(tree: Mapping[str, Any], separator: str = ".") -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name}{separator}{below}", leaf) for below, leaf in leaves(value, separator))
+        else:
+            yield name, value
+
+
+def installed(module: str, extra: str) -> Any:
+    """A module that not every installation has, or an error with the line that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        hint = f'pip install "xmclab[{extra}]"'
+        raise PluginError(Problem(f"tracker {extra}", f"{module} cannot be imported: {error}", hint)) from error

@@ -1,0 +1,82 @@
+"""The loop: what happens when, and a whole run against the numbers that it gave before."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xmclab.data import open_dataset
+from xmclab.host.config import resolve
+from xmclab.host.registry import default_registry
+from xmclab.training.loop import fit
+from xmclab.training.trainer import Trainer
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "tiny_unidec.json").read_text(encoding="utf-8"))
+SMALL = ["data=tiny", "encoder.dim=8", "head.de.dim=8", "head.clf=none", "sampler.batch_size=640", "miner=ann"]
+
+
+def trainer(*overrides: str) -> Trainer:
+    return Trainer(resolve([*SMALL, *overrides], default_registry()), open_dataset("tiny", "title", default_registry()))
+
+
+def records(made: Trainer) -> list[tuple[Any, ...]]:
+    """(event, epoch) of everything that is logged; `measured` where the model was."""
+    seen: list[tuple[Any, ...]] = []
+
+    def evaluate() -> dict[str, dict[str, float]]:
+        seen.append(("measured",))
+        return {"de": {"P@1": 1.0}}
+
+    seconds = fit(made, lambda record: seen.append((record["event"], record["epoch"])), evaluate)
+    assert seconds > 0
+    return seen
+
+
+def test_refresh_steps_and_evaluations_come_in_their_order() -> None:
+    found = records(trainer("epochs=3", "refresh_every=2", "evaluate.every=2"))
+    steps = {epoch: [("step", epoch)] * 2 for epoch in range(3)}
+    first, second, third = steps.values()
+    assert found == [
+        *first,
+        *second,
+        ("measured",),
+        ("eval", 2),
+        ("refresh", 2),
+        *third,
+        ("measured",),
+        ("eval", 3),
+    ]
+
+
+def test_without_a_rhythm_it_is_measured_at_the_end_alone() -> None:
+    assert records(trainer("epochs=2", "refresh_every=5", "evaluate.every=0"))[-2:] == [("measured",), ("eval", 2)]
+    assert records(trainer("epochs=2", "refresh_every=5", "evaluate.every=2")).count(("measured",)) == 1
+
+
+def test_every_step_says_its_number_and_whether_it_ends_the_epoch() -> None:
+    steps: list[dict[str, Any]] = []
+    fit(trainer("epochs=2"), lambda record: steps.append(dict(record)), dict)
+    steps = [record for record in steps if record["event"] == "step"]
+    assert [record["step"] for record in steps] == [0, 1, 2, 3]
+    assert [record["last_of_epoch"] for record in steps] == [False, True, False, True]
+
+
+def test_a_run_gives_the_numbers_that_it_gave(tmp_path: Path, call: Any) -> None:
+    """To the last digits that differ between machines; on one machine they are the same bit for bit."""
+    out = tmp_path / "run"
+    assert call(*GOLDEN["command"].split()[1:], "--out", out)[0] == 0
+    found = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    steps = [record for record in found if record["event"] == "step"]
+    for step, expected in zip(steps, GOLDEN["steps"], strict=True):
+        assert {key: step[key] for key in expected if key != "terms"} == pytest.approx(
+            {key: value for key, value in expected.items() if key != "terms"}, rel=1e-4
+        )
+        assert step["terms"] == pytest.approx(expected["terms"], rel=1e-4)
+    result = json.loads((out / "result.json").read_text())
+    for kind in ("metrics", "baselines"):
+        assert set(result[kind]) == set(GOLDEN[kind])
+        for search, expected in GOLDEN[kind].items():
+            assert result[kind][search] == pytest.approx(expected, abs=0.6)  # a tie or two may fall otherwise
