@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from xmclab.api import option
-from xmclab_bce.loss import BinaryCrossEntropy
+from xmclab_losses.bce import BinaryCrossEntropy
 
 
 @dataclass

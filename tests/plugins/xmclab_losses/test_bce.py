@@ -7,7 +7,7 @@ import math
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from xmclab_bce.loss import BinaryCrossEntropy
+from xmclab_losses.bce import BinaryCrossEntropy
 
 
 def test_equals_the_formula_for_soft_targets():

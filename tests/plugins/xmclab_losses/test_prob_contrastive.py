@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from xmclab_prob_contrastive.loss import ProbContrastive
+from xmclab_losses.prob_contrastive import ProbContrastive
 
 
 def naive(c: float, d: float):

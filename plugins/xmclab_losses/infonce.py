@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from xmclab.api import Pairs, option
-from xmclab_ds.loss import DecoupledSoftmax
+from xmclab_losses.ds import DecoupledSoftmax
 
 
 @dataclass

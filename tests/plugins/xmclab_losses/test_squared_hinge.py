@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from xmclab_squared_hinge.loss import SquaredHinge
+from xmclab_losses.squared_hinge import SquaredHinge
 
 
 def test_equals_the_formula(equals_cells):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from xmclab_triplet.loss import Triplet
+from xmclab_losses.triplet import Triplet
 
 
 def naive(margin: float, negatives: int):

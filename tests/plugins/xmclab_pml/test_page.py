@@ -12,7 +12,7 @@ from xmclab_pml.losses import BRIDGES, OfAnchors, OfPairings, OfTriplets
 from xmclab_pml.options import default_distance
 from xmclab_pml.pairs import MINERS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "pml.md").read_text(encoding="utf-8")
 
 

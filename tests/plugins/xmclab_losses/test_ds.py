@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from xmclab_ds.loss import DecoupledSoftmax
+from xmclab_losses.ds import DecoupledSoftmax
 
 
 def naive(s_QP: torch.Tensor, y_QP: torch.Tensor) -> torch.Tensor:

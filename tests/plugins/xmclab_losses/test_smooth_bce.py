@@ -9,7 +9,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 import xmclab
-from xmclab_smoothing.loss import SmoothBCE, SmoothSoftmax
+from xmclab_losses.smooth_bce import SmoothBCE, SmoothSoftmax
 
 
 @pytest.mark.parametrize("e", [0.0, 0.1, 1.0])

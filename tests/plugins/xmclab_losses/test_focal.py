@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from xmclab_bce.loss import BinaryCrossEntropy
-from xmclab_focal.loss import Asymmetric, Focal
+from xmclab_losses.bce import BinaryCrossEntropy
+from xmclab_losses.focal import Asymmetric, Focal
 
 
 def focal(gamma: float, alpha: float):

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from xmclab_supcon.loss import Softmax, SupCon
+from xmclab_losses.supcon import Softmax, SupCon
 
 
 @pytest.mark.parametrize("loss", [SupCon(), Softmax()])

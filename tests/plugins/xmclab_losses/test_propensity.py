@@ -16,9 +16,9 @@ from xmclab.objectives.objective import Objective, Term
 from xmclab.objectives.reductions.pal_n import PalN
 from xmclab.objectives.truth import Truth
 from xmclab.training.streaming import AllLabels, LabelBlocks
-from xmclab_bce.loss import BinaryCrossEntropy
-from xmclab_ds.loss import DecoupledSoftmax
-from xmclab_propensity.loss import PropensityWeightedBCE, UnbiasedBCE
+from xmclab_losses.bce import BinaryCrossEntropy
+from xmclab_losses.ds import DecoupledSoftmax
+from xmclab_losses.unbiased_bce import PropensityWeightedBCE, UnbiasedBCE
 
 LOSSES = {
     "pw_bce": (PropensityWeightedBCE(), lambda t: t),

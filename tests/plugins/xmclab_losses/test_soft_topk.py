@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xmclab_soft_topk.loss import SoftTopK, threshold
+from xmclab_losses.soft_topk import SoftTopK, threshold
 
 
 def bisected(scores: list[float], k: int) -> float:

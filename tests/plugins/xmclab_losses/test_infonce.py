@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from xmclab_ds.loss import DecoupledSoftmax
-from xmclab_infonce.loss import InfoNCE
+from xmclab_losses.ds import DecoupledSoftmax
+from xmclab_losses.infonce import InfoNCE
 
 
 def naive(margin: float):
