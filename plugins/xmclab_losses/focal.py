@@ -1,14 +1,10 @@
-"""Focal and asymmetric loss: binary cross-entropy in which easy cells count for little, so that hard ones are heard.
+"""Focal loss: binary cross-entropy weighted by how wrong each cell is.
 
-Formula:  focal: l(i,l) = -alpha * (1 - p)^gamma * log(p) for a positive, -(1 - alpha) * p^gamma * log(1 - p) else
-          asl:   l(i,l) = -(1 - p)^gamma_pos * log(p) for a positive, -m^gamma_neg * log(1 - m) else,
-                 m = max(p - clip, 0)
+Formula:  l(i,l) = -alpha * (1 - p)^gamma * log(p) for a positive, -(1 - alpha) * p^gamma * log(1 - p) for a negative
 Where:    p = sigmoid(s_il), s_QP scores / temperature; targets between 0 and 1 mix both
-Use when: every query has few positives among very many easy negatives. `focal` treats both kinds alike, `asl` plays
-          negatives down harder, drops those below `clip` and lets go of very confident ones, which may be positives
-          that nobody marked. gamma=0 is weighted `bce`.
-Paper:    Lin et al., "Focal Loss for Dense Object Detection", ICCV 2017;
-          Ridnik et al., "Asymmetric Loss For Multi-Label Classification", ICCV 2021.
+Use when: every query has few positives among very many easy negatives, in which hard cells go unheard. Positives and
+          negatives are treated alike; `asl` plays negatives down harder. gamma=0 is weighted `bce`.
+Paper:    Lin et al., "Focal Loss for Dense Object Detection", ICCV 2017.
 """
 
 from __future__ import annotations
@@ -36,8 +32,6 @@ def focused(s_QP: Tensor, gamma: float, clip: float = 0.0) -> Curve:
 
 @dataclass
 class Focal(CurveLoss):
-    """Focal loss: binary cross-entropy weighted by how wrong each cell is."""
-
     gamma: float = option(2.0, "how much less easy cells count; 0: all the same", ge=0)
     alpha: float = option(0.25, "weight of positives; negatives have the rest of 1", ge=0, le=1)
 
@@ -48,18 +42,3 @@ class Focal(CurveLoss):
     def negative(self, s_QP: Tensor) -> Curve:
         value_QP, slope_QP = focused(s_QP, self.gamma)
         return (1 - self.alpha) * value_QP, (1 - self.alpha) * slope_QP
-
-
-@dataclass
-class Asymmetric(CurveLoss):
-    """Asymmetric loss: focal loss that plays negatives down harder, and drops the easiest."""
-
-    gamma_pos: float = option(1.0, "how much less easy positives count; 0: all the same", ge=0)
-    gamma_neg: float = option(4.0, "the same of negatives", ge=0)
-    clip: float = option(0.05, "taken off the probability of a negative", ge=0, lt=1)
-
-    def positive(self, s_QP: Tensor) -> Curve:
-        return mirrored(focused(-s_QP, self.gamma_pos))
-
-    def negative(self, s_QP: Tensor) -> Curve:
-        return focused(s_QP, self.gamma_neg, self.clip)

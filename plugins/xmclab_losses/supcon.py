@@ -1,13 +1,12 @@
-"""Softmax cross-entropy: each positive competes with every candidate, the anchor's other positives included.
+"""Supervised contrastive loss: each positive competes with every candidate.
 
 Formula:  l(i,p) = logsumexp_l s_il - s_ip
-Where:    s_QP scores / temperature, l over all candidates of anchor i
-Use when: anchors have one or two positives; with many, `ds` does not make them compete with each other.
-          `supcon` and `softmax` are one pair value under its two names, and the reduction tells them apart:
-          averaged over the positives (`psl`, `pal_n`) it is supervised contrastive learning, summed over them
-          (`pal`) or read at one of them (`pol`) it is the classic multi-label softmax.
-Paper:    Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020 (the form with the sum outside the logarithm);
-          Menon et al., "Multilabel Reductions: What Is My Loss Optimising?", NeurIPS 2019.
+Where:    s_QP scores / temperature, l over all candidates of anchor i, its other positives included
+Use when: anchors have one or two positives; with many, `ds` does not make them compete with each other. The same pair
+          value is called `softmax` too, and the reduction tells them apart: averaged over the positives (`psl`,
+          `pal_n`) it is supervised contrastive learning, summed over them (`pal`) or read at one of them (`pol`) it is
+          the classic multi-label softmax.
+Paper:    Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020 (the form with the sum outside the logarithm).
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from xmclab.objectives.softmax import log_sum_exp_by_row
 
 @dataclass
 class SupCon(MultiClassLoss):
-    """Supervised contrastive loss: each positive competes with every candidate."""
-
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         return s_QP.logsumexp(dim=1, keepdim=True) - s_QP
 
@@ -36,8 +33,3 @@ class SupCon(MultiClassLoss):
         lag_E = all_Q.index_select(0, rows) - s_E
         slope_E = weight_Q.index_select(0, rows) * (-lag_E).exp_() - weight_E
         return (weight_E * lag_E).sum(), slope_E, weight_Q * (negatives_Q - all_Q).exp()
-
-
-@dataclass
-class Softmax(SupCon):
-    """Softmax cross-entropy: the pair value of `supcon` under its classic name."""

@@ -42,6 +42,34 @@ def equals_cells() -> Callable[[BinaryLoss, Formula], None]:
 
 
 @pytest.fixture
+def equals_cells_above_1() -> Callable[[BinaryLoss, Formula], None]:
+    """A loss of targets that were divided by propensities has the formula's values where they exceed 1, too."""
+
+    def check(loss: BinaryLoss, formula: Formula) -> None:
+        s_QP, t_QP = torch.meshgrid(torch.linspace(-3, 3, 5), torch.linspace(0, 9, 7), indexing="ij")
+        cells = zip(s_QP.flatten().tolist(), t_QP.flatten().tolist(), strict=True)
+        expected_QP = torch.tensor([formula(s, t) for s, t in cells]).view_as(s_QP)
+        torch.testing.assert_close(loss.terms(s_QP, t_QP), expected_QP)
+
+    return check
+
+
+@pytest.fixture
+def propensity_formula() -> Callable[[str], Formula]:
+    """The formula of a loss for missing labels by its name; its targets are t = y / p."""
+
+    def formula(name: str) -> Formula:
+        def cell(s: float, t: float) -> float:
+            positive = max(t, 2 * t - 1) if name == "unbiased_bce" else t
+            negative = 1 - t if "exact" in name else max(1 - t, 0)
+            return positive * math.log1p(math.exp(-s)) + negative * math.log1p(math.exp(s))
+
+        return cell
+
+    return formula
+
+
+@pytest.fixture
 def equals_rows() -> Callable[[MultiClassLoss, RowFormula], None]:
     """A multi-class loss has the formula's values at the positives, and their slopes."""
 
