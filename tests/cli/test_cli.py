@@ -118,7 +118,7 @@ def test_parts_shows_everything(call: Any) -> None:
     assert {part["kind"] for part in document["parts"]} == set(KINDS)
     assert document["problems"] == []
     [ds] = [part for part in document["parts"] if (part["kind"], part["name"]) == ("loss", "ds")]
-    assert (ds["distribution"], ds["version"], ds["plugin"]) == ("xmclab", xmclab.__version__, "ds")
+    assert (ds["distribution"], ds["version"], ds["plugin"]) == ("xmclab", xmclab.__version__, "losses")
     assert ds["summary"]
     assert [option["name"] for option in ds["options"]] == ["temperature"]
 
