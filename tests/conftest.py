@@ -197,7 +197,7 @@ def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     dependencies = dict.fromkeys(sysconfig.get_path(kind) for kind in ("purelib", "platlib"))
     Path(site, "dependencies.pth").write_text("\n".join(dependencies))
     environment.install(Path(__file__).parents[1])
-    where = "import xmclab, xmclab_ds; print(xmclab.__file__); print(xmclab_ds.__file__)"
+    where = "import xmclab, xmclab_losses; print(xmclab.__file__); print(xmclab_losses.__file__)"
     files, _ = environment.run("python", "-c", where, cwd=environment.folder)
     assert all(file.startswith(site) for file in files.splitlines()), files
     return environment

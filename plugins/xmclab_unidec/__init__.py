@@ -1,4 +1,7 @@
-"""UniDEC: a dual encoder and per-label classifiers trained together on one pool (Kharbanda et al., WWW 2025)."""
+"""UniDEC: a dual encoder and per-label classifiers trained together on one pool; DePSL: its dual encoder alone.
+
+Both by Kharbanda et al., WWW 2025.
+"""
 
 from __future__ import annotations
 

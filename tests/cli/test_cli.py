@@ -118,7 +118,7 @@ def test_parts_shows_everything(call: Any) -> None:
     assert {part["kind"] for part in document["parts"]} == set(KINDS)
     assert document["problems"] == []
     [ds] = [part for part in document["parts"] if (part["kind"], part["name"]) == ("loss", "ds")]
-    assert (ds["distribution"], ds["version"], ds["plugin"]) == ("xmclab", xmclab.__version__, "ds")
+    assert (ds["distribution"], ds["version"], ds["plugin"]) == ("xmclab", xmclab.__version__, "losses")
     assert ds["summary"]
     assert [option["name"] for option in ds["options"]] == ["temperature"]
 
@@ -165,7 +165,7 @@ def test_listings_show_what_is_in_a_plugin_file(call: Any, tmp_path: Path) -> No
     file.write_text(
         "from pathlib import Path\nimport xmclab\n"
         "@xmclab.hookimpl\n"
-        "def xmclab_parts(): return [xmclab.part('loss', 'of_mine', 'xmclab_ds.loss:DecoupledSoftmax')]\n"
+        "def xmclab_parts(): return [xmclab.part('loss', 'of_mine', 'xmclab_losses.ds:DecoupledSoftmax')]\n"
         "@xmclab.hookimpl\n"
         "def xmclab_recipes(): return {'mine': Path(__file__).parent / 'mine.yaml'}\n"
     )

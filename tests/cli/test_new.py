@@ -125,7 +125,7 @@ def test_what_exists_is_left_alone(call: Any, here: Path, options: list[str]) ->
         (["loss", "_"], "error: _: is no name (letters, digits and single underscores, as in my_loss)"),
         (["loss", "lambda"], "error: lambda: is a word with a meaning of its own (choose another name)"),
         (["head", "none"], "error: none: is a word with a meaning of its own (choose another name)"),
-        (["loss", "ds"], "error: ds: is the name of the loss of xmclab 0.1.0 (plugin ds) (choose another name)"),
+        (["loss", "ds"], "error: ds: is the name of the loss of xmclab 0.1.0 (plugin losses) (choose another name)"),
         (["recipe", "unidec"], "error: unidec: is the name of the recipe of xmclab 0.1.0 (plugin unidec)"),
         (["loss", "core"], "error: core: is the name of the plugin of xmclab"),
         (["loss", "json", "--file"], "error: json: there is a Python module 'json' already (choose another name)"),

@@ -205,7 +205,7 @@ def test_42_a_closed_form_of_wrong_shape_is_named(
     (tmp_path / "vague.py").write_text(
         "import xmclab\n"
         "from dataclasses import dataclass\n"
-        "from xmclab_ds.loss import DecoupledSoftmax\n"
+        "from xmclab_losses.ds import DecoupledSoftmax\n"
         "@dataclass\n"
         "class Vague(DecoupledSoftmax):\n"
         "    def value_and_grad(self, s_E, negatives_Q, pairs):\n"

@@ -185,7 +185,7 @@ def test_nothing_wins_when_two_plugins_supply_a_name(install: Install) -> None:
     registry = load()
     with pytest.raises(PluginError, match="supplied by both") as caught:
         registry.get("loss", "ds")
-    for words in ("xmclab 0.", "(plugin ds)", "other-dist 2.5 (plugin other)", "'other_dist.ds' or 'xmclab.ds'"):
+    for words in ("xmclab 0.", "(plugin losses)", "other-dist 2.5 (plugin other)", "'other_dist.ds' or 'xmclab.ds'"):
         assert words in str(caught.value)
     assert registry.get("loss", "other_dist.ds").__name__ == "Mine"
     assert registry.get("loss", "other-dist.ds").__name__ == "Mine"
@@ -253,8 +253,8 @@ def test_the_interface_version_of_today_is_fine(install: Install) -> None:
     [
         ("other", {"mine"}, {"ds", "bce"}),
         ("Other_Dist", {"mine"}, {"ds", "bce"}),
-        ("ds, other", {"mine", "ds"}, {"bce"}),
-        ("xmclab", {"ds", "bce", "supcon"}, {"mine"}),
+        ("losses, other", {"mine", "ds", "bce"}, {"pml.SupConLoss"}),
+        ("xmclab", {"ds", "bce", "supcon", "pml.SupConLoss"}, {"mine"}),
         ("", set(), {"ds", "bce", "mine"}),
     ],
 )
@@ -269,9 +269,9 @@ def test_loading_can_be_limited(install: Install, limit: str, present: set[str],
 
 
 def test_a_limit_that_names_nobody_is_reported() -> None:
-    [problem] = load(XMCLAB_PLUGINS="ds,supcn").problems
-    assert "'supcn'" in str(problem)
-    assert "did you mean 'supcon'" in str(problem)
+    [problem] = load(XMCLAB_PLUGINS="unidec,lossse").problems
+    assert "'lossse'" in str(problem)
+    assert "did you mean 'losses'" in str(problem)
 
 
 def test_a_file_is_a_plugin_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -352,7 +352,7 @@ class Bounded(Plain):
 
 @xmclab.hookimpl
 def xmclab_parts():
-    return [xmclab.part("loss", "fine", "xmclab_ds.loss:DecoupledSoftmax"), xmclab.part("loss", "bad", "{target}")]
+    return [xmclab.part("loss", "fine", "xmclab_losses.ds:DecoupledSoftmax"), xmclab.part("loss", "bad", "{target}")]
 """
     module = install(source.replace("MODULE", "SELF"))
     file = Path(sys.path[0]) / f"{module}.py"

@@ -25,7 +25,7 @@ from xmclab.objectives.objective import Objective, Term
 from xmclab.objectives.reductions.ova import Ova
 from xmclab.objectives.reductions.psl import Psl
 from xmclab.objectives.truth import Truth
-from xmclab_supcon.loss import SupCon
+from xmclab_losses.supcon import SupCon
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_temperature_is_the_losss_own_else_the_objectives_else_one(batch):
 def test_a_loss_may_come_from_a_file(batch, tmp_path):
     file = tmp_path / "mine.py"
     hook = "import xmclab\n@xmclab.hookimpl\ndef xmclab_parts(): "
-    file.write_text(hook + "return [xmclab.part('loss', 'mine', 'xmclab_ds.loss:DecoupledSoftmax')]")
+    file.write_text(hook + "return [xmclab.part('loss', 'mine', 'xmclab_losses.ds:DecoupledSoftmax')]")
     torch.testing.assert_close(xmclab.objective("mine", plugin=file)(*batch), xmclab.objective("ds")(*batch))
     with pytest.raises(ConfigError, match="mine"):
         xmclab.objective("mine")

@@ -9,7 +9,7 @@ import torch
 
 from xmclab.objectives.objective import Objective, Term
 from xmclab.objectives.reductions.ova_n import OvaN
-from xmclab_bce.loss import BinaryCrossEntropy
+from xmclab_losses.bce import BinaryCrossEntropy
 
 Y_QP = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
 
