@@ -45,6 +45,11 @@ def canonical(matrix: sp.csr_array) -> sp.csr_array:
     return matrix
 
 
+def no_pairs(rows: int, labels: int) -> sp.csr_array:
+    """A matrix without entries."""
+    return narrow(np.zeros(0, np.float32), np.zeros(0, np.int64), np.zeros(rows + 1, np.int64), (rows, labels))
+
+
 def narrow(values: NDArray[Any], columns: Ids, offsets: Ids, shape: tuple[int, int]) -> sp.csr_array:
     """A matrix with indices of 4 bytes where they suffice: scipy keeps the 8 it is given."""
     index = np.int32 if max(len(columns), *shape) <= np.iinfo(np.int32).max else np.int64

@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmclab.api import Ranking
-from xmclab.data.sparse import read_matrix, refuse_rows
+from xmclab.data.sparse import no_pairs, read_matrix, refuse_rows
 from xmclab.errors import DataError, Problem
 from xmclab.evaluation.metrics import drop_filtered, ranking_from_scores
 
@@ -43,8 +43,8 @@ def read_ranking(
     else:
         ranking = _ranking_of_arrays(path, *arrays, shape, k + widest, truth)
     if filter_NL is not None or (ranking.ids_NK < 0).any():
-        nothing = sp.csr_array((np.zeros(0), np.zeros(0, np.int32), np.zeros(shape[0] + 1, np.int32)), shape=shape)
-        ranking = drop_filtered(ranking, nothing if filter_NL is None else filter_NL, ranking.ids_NK.shape[1])
+        filter_NL = no_pairs(*shape) if filter_NL is None else filter_NL
+        ranking = drop_filtered(ranking, filter_NL, ranking.ids_NK.shape[1])
     return Ranking(ranking.ids_NK[:, :k], ranking.scores_NK[:, :k])
 
 

@@ -15,7 +15,7 @@ from xmclab.data import open_dataset
 from xmclab.data.readers.dexml import Dexml
 from xmclab.data.readers.pecos import Pecos
 from xmclab.data.readers.raw_text import RawText
-from xmclab.data.readers.text_matrix import RowNumbers, TextMatrixReader
+from xmclab.data.readers.text_matrix import TextMatrixReader
 from xmclab.errors import DataError
 from xmclab.host.registry import default_registry
 
@@ -225,10 +225,3 @@ def test_duplicate_entries_count_once(raw: Path, caplog: pytest.LogCaptureFixtur
     (raw / "trn_X_Y.txt").write_text("0:1 2:0.5 2:0.25 0:1\n\n1:1\n")
     check(RawText().read(raw))
     assert any("2 duplicate labels of a query left out" in record.getMessage() for record in caplog.records)
-
-
-def test_row_numbers_are_a_sequence() -> None:
-    names = RowNumbers(5)
-    assert (len(names), names[3], names[-1], names[1:3], list(names)[2]) == (5, "3", "4", ["1", "2"], "2")
-    with pytest.raises(IndexError):
-        names[5]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, overload
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,24 +21,7 @@ from xmclab.data.readers.columns import (
 )
 from xmclab.data.readers.lines import Problems, encoding_of, find_file, read_all_lines
 from xmclab.data.sparse import SparseText, read_npz
-from xmclab.data.texts import PackedTexts
-
-
-class RowNumbers(Sequence[str]):
-    """The names of texts that have none: their row, from 0."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = range(rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, row: int) -> str: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[str]: ...
-    def __getitem__(self, row: int | slice) -> str | list[str]:
-        return list(map(str, self._rows[row])) if isinstance(row, slice) else str(self._rows[row])
+from xmclab.data.texts import PackedTexts, RowNumbers
 
 
 @dataclass
