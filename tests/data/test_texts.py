@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xmclab.data import texts as module
-from xmclab.data.texts import JoinedTexts, PackedTexts, blocks, content_digest, number_of_distinct
+from xmclab.data.texts import JoinedTexts, PackedTexts, RowNumbers, blocks, content_digest, number_of_distinct
 
 TEXTS = ["", "plain", "Grüße", "日本", "", "x" * 300, "\ud800 alone", "last"]
 
@@ -91,3 +91,10 @@ def test_memory_does_not_hold_the_texts() -> None:
     tracemalloc.stop()
     assert total == 40_000 * 31
     assert peak < 40_000 * 9 + module.IN_MEMORY * 1.3 + 500_000  # a list takes 3.5 MB
+
+
+def test_row_numbers_are_a_sequence() -> None:
+    names = RowNumbers(5)
+    assert (len(names), names[3], names[-1], names[1:3], list(names)[2]) == (5, "3", "4", ["1", "2"], "2")
+    with pytest.raises(IndexError):
+        names[5]

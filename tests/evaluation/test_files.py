@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from xmclab.data.sparse import read_matrix
 from xmclab.errors import DataError
-from xmclab.evaluation.files import read_matrix, read_pairs, read_ranking
+from xmclab.evaluation.files import read_ranking
 
 
 def as_text(matrix: sp.csr_array) -> str:
@@ -78,53 +79,10 @@ def test_every_format_gives_the_same_ranking(
         assert without_padding(kept.ids_NK) == naive(scores, filtered, k), name
 
 
-def test_sparse_text_is_read_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "m.txt").write_bytes(b"3 4\r\n1:0.25 3:1e-3\r\n\r\n  0:-2   2:0 \r\n")
-    matrix = read_matrix(tmp_path / "m.txt")
-    assert matrix.shape == (3, 4)
-    assert matrix.indptr.tolist() == [0, 2, 2, 4]
-    assert matrix.indices.tolist() == [1, 3, 0, 2]
-    assert matrix.data.tolist() == [0.25, 1e-3, -2, 0]  # a stored zero stays a prediction
-
-
-def test_many_lines_are_read_by_the_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    matrix = sp.random_array((50, 30), density=0.2, rng=rng, format="csr")
-    (tmp_path / "m.txt").write_text(as_text(sp.csr_array(matrix)))
-    for lines in (1, 7, 1000):
-        monkeypatch.setattr("xmclab.evaluation.files.LINES", lines)
-        assert (read_matrix(tmp_path / "m.txt") != matrix).nnz == 0
-
-
 def test_close_scores_keep_their_order(tmp_path: Path) -> None:
     """Two scores that are one number in float32."""
     np.savez(tmp_path / "top.npz", indices=np.array([[0, 1]]), scores=np.array([[0.5, 0.5 + 1e-12]]))
     assert read_ranking(tmp_path / "top.npz", (1, 2), 2).ids_NK.tolist() == [[1, 0]]
-
-
-TEXTS = {
-    "no header": ("0:1 1:1\n", ["m.txt:1: not a header"]),
-    "features": ("3 10 4\n", ["three numbers head a file of features"]),
-    "empty": ("", ["m.txt:1: not a header"]),
-    "too few rows": ("3 4\n0:1\n\n", ["m.txt: the header says 3 rows, there are 2"]),
-    "too many rows": ("1 4\n0:1\n\n", ["m.txt: the header says 1 rows, there are 2"]),
-    "out of range": ("2 4\n0:1 4:1\n-1:2\n", ["m.txt:2: label 4 is out of range", "m.txt:3: label -1 is out of range"]),
-    "no pair": ("3 4\n0:1\n2\n1:x\n", ["m.txt:3: not `label:value`: '2'", "m.txt:4: not `label:value`: '1:x'"]),
-    "three in one": ("2 40\n1:23:4\n1:2:3 4\n", ["m.txt:2: not `label:value`", "m.txt:3: not `label:value`"]),
-    "underscores": ("2 40\n1_0:2\n1:2_0\n", ["m.txt:2: not `label:value`", "m.txt:3: not `label:value`"]),
-    "no number": ("1 4\n0:nan\n", ["m.txt:2: label 0 has no number"]),
-}
-
-
-@pytest.mark.parametrize("case", TEXTS)
-def test_bad_sparse_text(tmp_path: Path, case: str) -> None:
-    text, messages = TEXTS[case]
-    (tmp_path / "m.txt").write_text(text)
-    with pytest.raises(DataError) as caught:
-        read_matrix(tmp_path / "m.txt")
-    for message in messages:
-        assert message in str(caught.value)
-    assert len(caught.value.problems) == len(messages)
 
 
 ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
@@ -133,7 +91,7 @@ ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "twice": ({"indices": [[0, 1], [2, 2]]}, r"a label twice \(row 1\)"),
     "no number": (
         {"indices": [[0, 1], [2, -1]], "scores": [[1, np.nan], [1, np.nan]]},
-        r"1 of 2 .*no number \(row 0\)",
+        r"1 of 2 .*not a number \(row 0\)",
     ),
     "other shape": ({"indices": [[0, 1], [2, 3]], "scores": [[1.0], [2.0]]}, r"`scores` are \[2, 1\]"),
     "no scores": ({"indices": [[0, 1], [2, 3]], "scores": [["a", "b"], ["c", "d"]]}, "`scores` are"),
@@ -200,22 +158,3 @@ def test_truncated_and_missing_files_are_named(tmp_path: Path, name: str) -> Non
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(DataError, match=name):
         read_ranking(path, (30, 30), 5)
-
-
-def test_indices_outside_a_sparse_matrix_are_refused(tmp_path: Path) -> None:
-    matrix = sp.csr_array((np.ones(1), np.array([0]), np.array([0, 1])), shape=(1, 2))
-    matrix.indices[0] = 7
-    sp.save_npz(tmp_path / "m.npz", matrix)
-    with pytest.raises(DataError, match="no sparse matrix"):
-        read_matrix(tmp_path / "m.npz")
-
-
-def test_filter_pairs(tmp_path: Path) -> None:
-    (tmp_path / "f.txt").write_text("0 2\n1 0\n0 2\n")
-    assert read_pairs(tmp_path / "f.txt", (2, 3)).astype(bool).toarray().tolist() == [[0, 0, 1], [1, 0, 0]]
-    (tmp_path / "empty.txt").write_text("")
-    assert read_pairs(tmp_path / "empty.txt", (2, 3)).nnz == 0
-    (tmp_path / "bad.txt").write_text("0 3\n2 0\nx\n-1 0\n")
-    with pytest.raises(DataError) as caught:
-        read_pairs(tmp_path / "bad.txt", (2, 3))
-    assert [problem.where.rpartition(":")[2] for problem in caught.value.problems] == ["1", "2", "3", "4"]

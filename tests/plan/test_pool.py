@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
+import pytest
 import scipy.sparse as sp
 import torch
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 
 from xmclab.api import Batch
 from xmclab.objectives.truth import Truth
+from xmclab.plan.miners.random import RandomMiner
 from xmclab.plan.pool import build_batch, sample_positives
 
 
@@ -131,7 +134,7 @@ def test_cap_keeps_the_fill_order(case: Case, with_mined: bool) -> None:
     mined = case.mined if with_mined else case.mined[:, :0]
     cap = max(case.cap, 1)
     truth = [np.flatnonzero(row).tolist() for row in case.targets.toarray()[case.rows]]
-    every = sample_positives(case.rows, case.targets, case.beta, np.random.default_rng(case.seed), False)
+    every = sample_positives(case.rows, case.targets, case.beta, np.random.default_rng(case.seed))
     kept = np.cumsum([0] + [min(case.beta, len(row)) for row in truth])
     sampled = [every[start:end].tolist() for start, end in itertools.pairwise(kept)]
     assert kept[-1] == len(every)
@@ -194,6 +197,63 @@ def test_all_labels_is_every_label(case: Case) -> None:
     batch = case.build(all_labels=True)
     assert batch.labels_P.tolist() == list(range(case.targets.shape[1]))
     assert len(cells(batch, "positives")) == case.targets[case.rows].nnz
+
+
+def naive_pairs(case: Case, batch: Batch) -> tuple[list[tuple[int, int, float]], list[tuple[int, int]]]:
+    """(positives, ignored) of a pool, query after query: every true pair in it, and every filter pair that is not."""
+    targets, filtered = case.targets.toarray(), case.filtered.toarray()
+    pool = batch.labels_P.tolist()
+    kept = [row for row in case.rows.tolist() if targets[row, pool].any()]
+    positives, ignored = [], []
+    for position, row in enumerate(kept):
+        for place, label in enumerate(pool):
+            if targets[row, label]:
+                positives.append((position, place, float(targets[row, label])))
+            elif filtered[row, label]:
+                ignored.append((position, place))
+    return positives, ignored
+
+
+@pytest.mark.parametrize("index_type", [np.int32, np.int64])
+@settings(max_examples=200, deadline=None)
+@given(cases())
+def test_pairs_are_listed_query_after_query(index_type: type, case: Case) -> None:
+    for matrix in (case.targets, case.filtered):
+        matrix.indices, matrix.indptr = matrix.indices.astype(index_type), matrix.indptr.astype(index_type)
+    batch = case.build()
+    positives, ignored = (
+        list(zip(*(ids.tolist() for ids in part), strict=True)) for part in (batch.positives, batch.ignored)
+    )
+    assert (positives, ignored) == naive_pairs(case, batch)
+    types = [part.dtype for part in (batch.rows_Q, batch.labels_P, *batch.positives, *batch.ignored)]
+    assert types == [np.int64, np.int64, np.int64, np.int64, np.float32, np.int64, np.int64]
+
+
+@settings(deadline=None)
+@given(cases())
+def test_a_pool_without_a_cap_is_the_union_of_what_was_brought(case: Case) -> None:
+    sampled = sample_positives(case.rows, case.targets, case.beta, np.random.default_rng(case.seed))
+    assert case.build(cap=0).labels_P.tolist() == sorted({*sampled.tolist(), *case.mined.ravel().tolist()} - {-1})
+
+
+@pytest.mark.parametrize("cap", [0, 50])
+def test_nothing_of_the_size_of_the_label_set_is_made(cap: int) -> None:
+    rng = np.random.default_rng(0)
+    labels = 50_000_000
+    targets = sp.csr_array((np.ones(200, np.float32), (np.repeat(np.arange(20), 10), rng.integers(0, labels, 200))))
+    targets.resize(20, labels)
+    rows = np.arange(20)
+
+    def plan() -> Batch:
+        mined = RandomMiner().sample(rows, 3, targets, rng)
+        return build_batch(rows, targets, targets, mined, 3, cap, rng)
+
+    plan()
+    tracemalloc.start()
+    plan()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 20
 
 
 def test_batch_where_nothing_can_be_trained() -> None:

@@ -94,11 +94,11 @@ def _labels(
         return data.test.targets_NL, data.train.targets_NL, data.test.filter_NL, usual
     if truth is None or train is None:
         raise ConfigError(Problem("score", "give --truth and --train, or --data"))
-    from xmclab.evaluation.files import read_matrix, read_pairs
+    from xmclab.data.sparse import read_filter, read_matrix
 
     truth_NL = read_matrix(truth)
     train_NL = read_matrix(train, labels=truth_NL.shape[1], truth=str(truth))
-    filter_NL = read_pairs(filter_, truth_NL.shape, str(truth)) if filter_ else None
+    filter_NL = read_filter(filter_, truth_NL.shape, str(truth)) if filter_ else None
     return truth_NL, train_NL, filter_NL, DEFAULT_PROPENSITY
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from xmclab import __version__
-from xmclab.system.files import new_folder, storage_errors
+from xmclab.system.files import new_folder, sha256_of, storage_errors
 
 SCHEMA = 1  # of all folders: raised when the same key would have other files
 MANIFEST = "manifest.json"
@@ -141,6 +141,4 @@ def _change(name: str, old: Any) -> str:
 
 
 def _described(file: Path) -> dict[str, Any]:
-    with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return {"name": file.name, "bytes": file.stat().st_size, "sha256": digest}
+    return {"name": file.name, "bytes": file.stat().st_size, "sha256": sha256_of(file)}

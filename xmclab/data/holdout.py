@@ -58,3 +58,10 @@ def take(split: Split, rows: Rows) -> Split:
         targets_NL=sp.csr_array(split.targets_NL[rows]),
         filter_NL=sp.csr_array(split.filter_NL[rows]),
     )
+
+
+def add_filter(split: Split, pairs_NL: sp.csr_array) -> Split:
+    """The same queries with more filter pairs."""
+    filter_NL = sp.csr_array(split.filter_NL.astype(np.bool_) + pairs_NL.astype(np.bool_)).astype(np.float32)
+    filter_NL.sort_indices()
+    return dataclasses.replace(split, filter_NL=filter_NL)

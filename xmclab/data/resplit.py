@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.sparse as sp
 
-from xmclab.api import Dataset, Split
-from xmclab.data.holdout import key_of, rows_of, take
+from xmclab.api import Dataset
+from xmclab.data.holdout import add_filter, key_of, rows_of, take
 from xmclab.data.write import Contents, pooled
 
 
@@ -25,7 +25,7 @@ def resplit(dataset: Dataset, contents: Contents, share: float, seed: int) -> tu
     rows = rows_of(queries, keys, share, dataset.name, "a split needs queries of two different texts")
     train, test = (take(queries, some) for some in rows)
     train_NL, test_NL = (same_text(split.texts, dataset.label_texts) for split in (train, test))
-    test = _add_filter(_add_filter(test, test_NL), reciprocal(train.targets_NL, train_NL, test_NL))
+    test = add_filter(add_filter(test, test_NL), reciprocal(train.targets_NL, train_NL, test_NL))
     known = test.filter_NL.astype(np.bool_)
     truth_NL = sp.csr_array(test.targets_NL - test.targets_NL.multiply(known))
     truth_NL.eliminate_zeros()
@@ -33,7 +33,7 @@ def resplit(dataset: Dataset, contents: Contents, share: float, seed: int) -> tu
     test = dataclasses.replace(test, targets_NL=truth_NL)
     texts = [*contents.train, *contents.test]
     new_train, new_test = ([texts[row] for row in some] for some in rows)
-    cut = dataclasses.replace(dataset, train=_add_filter(train, train_NL), test=test)
+    cut = dataclasses.replace(dataset, train=add_filter(train, train_NL), test=test)
     return cut, Contents(new_train, new_test, contents.labels)
 
 
@@ -57,9 +57,3 @@ def reciprocal(targets_NL: sp.csr_array, train_NL: sp.csr_array, test_ML: sp.csr
     """
     has_LN = sp.csr_array(targets_NL.astype(np.bool_).astype(np.float32).T)
     return sp.csr_array((test_ML @ has_LN) @ train_NL)
-
-
-def _add_filter(split: Split, pairs_NL: sp.csr_array) -> Split:
-    filter_NL = sp.csr_array(split.filter_NL.astype(np.bool_) + pairs_NL.astype(np.bool_)).astype(np.float32)
-    filter_NL.sort_indices()
-    return dataclasses.replace(split, filter_NL=filter_NL)

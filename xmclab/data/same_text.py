@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmclab.api import Dataset
+from xmclab.data.holdout import add_filter
 
 
 def spare_same_text(dataset: Dataset) -> Dataset:
@@ -22,11 +23,8 @@ def spare_same_text(dataset: Dataset) -> Dataset:
     labels_LT = sp.csr_array((ones, (np.arange(len(text_L)), text_L)), shape=(len(text_L), len(ids)))
     true_NL = dataset.train.targets_NL.astype(np.bool_).astype(np.float32)
     alike_NL = sp.csr_array((true_NL @ labels_LT) @ labels_LT.T).astype(np.bool_)
-    spared_NL = alike_NL > true_NL.astype(np.bool_)
-    filter_NL = sp.csr_array(spared_NL + dataset.train.filter_NL.astype(np.bool_)).astype(np.float32)
-    filter_NL.sort_indices()
     return dataclasses.replace(
         dataset,
-        train=dataclasses.replace(dataset.train, filter_NL=filter_NL),
+        train=add_filter(dataset.train, sp.csr_array(alike_NL > true_NL.astype(np.bool_))),
         fingerprint=hashlib.sha256(f"{dataset.fingerprint} same text".encode()).hexdigest(),
     )

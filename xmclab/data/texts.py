@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from abc import abstractmethod
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,10 +23,32 @@ BLOCK_BYTES = 1 << 23  # the same in bytes, for long texts
 LOSSLESS = "surrogatepass"  # any string comes back as it was
 
 
-class PackedTexts(Sequence[str]):
+class LazyTexts(Sequence[str]):
+    """A sequence of strings that are made when they are asked for. Slices are lists."""
+
+    @abstractmethod
+    def one(self, row: int) -> str:
+        """The string of a row, from 0."""
+
+    def some(self, start: int, stop: int) -> list[str]:
+        """The strings of rows `start` to `stop` (exclusive)."""
+        return [self.one(row) for row in range(start, stop)]
+
+    @overload
+    def __getitem__(self, row: int) -> str: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[str]: ...
+    def __getitem__(self, row: int | slice) -> str | list[str]:
+        if not isinstance(row, slice):
+            return self.one(range(len(self))[row])
+        rows = range(*row.indices(len(self)))
+        return self.some(rows.start, max(rows.stop, rows.start)) if rows.step == 1 else [self.one(i) for i in rows]
+
+
+class PackedTexts(LazyTexts):
     """Strings as UTF-8 in a temporary file that nobody else sees: eight bytes of memory each, whatever their length.
 
-    A sequence that can be appended to, and that equals a list of the same strings. Slices are lists.
+    It can be appended to, and equals a list of the same strings.
     """
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
@@ -54,20 +77,12 @@ class PackedTexts(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends) - 1
 
-    @overload
-    def __getitem__(self, row: int) -> str: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[str]: ...
-    def __getitem__(self, row: int | slice) -> str | list[str]:
-        if isinstance(row, slice):
-            rows = range(*row.indices(len(self)))
-            return self._strings(rows.start, max(rows.stop, rows.start)) if rows.step == 1 else [self[i] for i in rows]
-        row = range(len(self))[row]
+    def one(self, row: int) -> str:
         return self._bytes(self._ends[row], self._ends[row + 1]).decode(errors=LOSSLESS)
 
     def __iter__(self) -> Iterator[str]:
         for start, stop in self.blocks():
-            yield from self._strings(start, stop)
+            yield from self.some(start, stop)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence) or isinstance(other, str):
@@ -93,7 +108,7 @@ class PackedTexts(Sequence[str]):
         ends = np.array(self._ends[start : stop + 1], dtype=np.int64)
         return self._bytes(int(ends[0]), int(ends[-1])), np.diff(ends)
 
-    def _strings(self, start: int, stop: int) -> list[str]:
+    def some(self, start: int, stop: int) -> list[str]:
         ends = self._ends[start : stop + 1]
         content = self._bytes(ends[0], ends[-1])
         first = ends[0]
@@ -118,7 +133,7 @@ class PackedTexts(Sequence[str]):
         return b"".join(pieces)
 
 
-class JoinedTexts(Sequence[str]):
+class JoinedTexts(LazyTexts):
     """Several sequences one after the other, without a copy."""
 
     def __init__(self, *parts: Sequence[str]) -> None:
@@ -128,26 +143,30 @@ class JoinedTexts(Sequence[str]):
     def __len__(self) -> int:
         return self._starts[-1]
 
-    @overload
-    def __getitem__(self, row: int) -> str: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[str]: ...
-    def __getitem__(self, row: int | slice) -> str | list[str]:
-        if isinstance(row, slice):
-            rows = range(*row.indices(len(self)))
-            if rows.step != 1:
-                return [self[i] for i in rows]
-            pieces = zip(self.parts, self._starts[:-1], strict=True)
-            return [
-                text for part, start in pieces for text in part[max(rows.start - start, 0) : max(rows.stop - start, 0)]
-            ]
-        row = range(len(self))[row]
+    def some(self, start: int, stop: int) -> list[str]:
+        pieces = zip(self.parts, self._starts[:-1], strict=True)
+        return [text for part, first in pieces for text in part[max(start - first, 0) : max(stop - first, 0)]]
+
+    def one(self, row: int) -> str:
         which = bisect_right(self._starts, row) - 1
         return self.parts[which][row - self._starts[which]]
 
     def __iter__(self) -> Iterator[str]:
         for part in self.parts:
             yield from part
+
+
+class RowNumbers(LazyTexts):
+    """The names of texts that have none: their row, from 0."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def one(self, row: int) -> str:
+        return str(row)
 
 
 def blocks(texts: Sequence[str]) -> Iterator[tuple[int, int]]:

@@ -10,8 +10,7 @@ import scipy.sparse as sp
 
 from xmclab.api import Ranking
 from xmclab.data.sparse import canonical
-from xmclab.evaluation.metrics import KINDS, row_chunks
-from xmclab.plan.csr import contains, row_pairs
+from xmclab.evaluation.metrics import KINDS, best_weights, curves, hits, percent, row_chunks
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,11 +49,6 @@ def redrawn(found_GM: Floats, best_GM: Floats, draws: int, rng: np.random.Genera
     return values_BM
 
 
-def percent(found_M: Floats, best_M: Floats) -> Floats:
-    """What was found of the best possible; 0 where nothing could be."""
-    return 100 * found_M / np.where(best_M > 0, best_M, 1.0)
-
-
 def middle(values_B: Floats) -> Floats:
     """Where the middle 95 % of the draws begin and end."""
     return np.quantile(values_B, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
@@ -84,46 +78,19 @@ def group_sums(
 def row_terms(
     rows_Q: Ids, ranking: Ranking, truth_NL: sp.csr_array, inv_propensity_L: Floats, cuts: Sequence[tuple[str, int]]
 ) -> tuple[Floats, Floats]:
-    """(found, best possible) [Q, M] of each row, as the formulas of `metrics` have them."""
-    width = max(k for _, k in cuts)
-    ids_QK = ranking.ids_NK[rows_Q[0] : rows_Q[-1] + 1, :width]
-    hits_QK = np.zeros((len(rows_Q), width))
-    hits_QK[:, : ids_QK.shape[1]] = contains(truth_NL, rows_Q, ids_QK)
-    weights_QK = np.zeros((len(rows_Q), width))
-    weights_QK[hits_QK > 0] = inv_propensity_L[ids_QK[hits_QK[:, : ids_QK.shape[1]] > 0]]
-    sizes_Q1 = np.maximum(np.diff(truth_NL.indptr)[rows_Q], 1)[:, None]
-    found, found_weighted, best_weighted = (
-        _curves(gains_QK, sizes_Q1)
-        for gains_QK in (hits_QK, weights_QK, _largest_weights(rows_Q, truth_NL, inv_propensity_L, width))
-    )
-    found_QM, best_QM = np.empty((2, len(rows_Q), len(cuts)))
+    """(found, best possible) [Q, M] of each row: what the curves of `metrics` are at the cuts."""
+    width, sizes_Q = max(k for _, k in cuts), np.diff(truth_NL.indptr)[rows_Q]
+    hits_QK, gains_QK, best_QK = np.zeros((3, len(rows_Q), width))
+    row_H, place_H, label_H = hits(rows_Q, ranking, truth_NL, width)
+    hits_QK[row_H, place_H], gains_QK[row_H, place_H] = 1, inv_propensity_L[label_H]
+    row_E, place_E, weight_E = best_weights(rows_Q, truth_NL, inv_propensity_L, width)
+    best_QK[row_E, place_E] = weight_E
+    found, weighted, best = (curves(some_QK, sizes_Q) for some_QK in (hits_QK, gains_QK, best_QK))
+    found_QM, best_QM = np.ones((2, len(rows_Q), len(cuts)))
     for column, (kind, k) in enumerate(cuts):
         plain = kind.removeprefix("PS")
-        found_QM[:, column] = (found if kind == plain else found_weighted)[plain][:, k - 1]
-        best_QM[:, column] = 1.0 if kind == plain else best_weighted[plain][:, k - 1]
+        share = k if plain == "P" else 1
+        found_QM[:, column] = (found if kind == plain else weighted)[plain][:, k - 1] / share
+        if kind != plain:
+            best_QM[:, column] = best[plain][:, k - 1] / share
     return found_QM, best_QM
-
-
-def _curves(gains_QK: Floats, sizes_Q1: Ids) -> dict[str, Floats]:
-    """[Q, K] of P, R and nDCG at every k, from what each place gains."""
-    places_K = np.arange(1, gains_QK.shape[1] + 1)
-    discount_K = 1 / np.log2(places_K + 1)
-    ideal_QK = np.cumsum(discount_K)[np.minimum(sizes_Q1, places_K) - 1]
-    sums_QK = np.cumsum(gains_QK, axis=1)
-    return {
-        "P": sums_QK / places_K,
-        "R": sums_QK / sizes_Q1,
-        "nDCG": np.cumsum(gains_QK * discount_K, axis=1) / ideal_QK,
-    }
-
-
-def _largest_weights(rows_Q: Ids, truth_NL: sp.csr_array, inv_propensity_L: Floats, width: int) -> Floats:
-    """[Q, K] the largest weights of each row's true labels, descending; 0 beyond the last."""
-    true = row_pairs(truth_NL, rows_Q)
-    weight_E = inv_propensity_L[true.column_E]
-    weight_E = weight_E[np.lexsort((-weight_E, true.row_E))]
-    place_E = np.arange(len(weight_E)) - (truth_NL.indptr[rows_Q] - truth_NL.indptr[rows_Q[0]])[true.row_E]
-    kept_E = place_E < width
-    largest_QK = np.zeros((len(rows_Q), width))
-    largest_QK[true.row_E[kept_E], place_E[kept_E]] = weight_E[kept_E]
-    return largest_QK

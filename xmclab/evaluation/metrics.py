@@ -16,7 +16,7 @@ A row without true labels counts 0. Propensities are in `data/propensity.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -128,8 +128,8 @@ def contributions(
     wanted = [(kind, k) for kinds, some in ((KINDS[:4], ks), (KINDS[4:], recall_ks)) for kind in kinds for k in some]
     values: dict[str, dict[str, float]] = {}
     for name, hits_SK, gains_SK in zip(groups.names, hits_GSK, gains_GSK, strict=True):
-        curves = _curves(hits_SK, gains_SK, best_SK, sizes_S, rows)
-        values[name] = {f"{kind}@{k}": float(curves[kind][k - 1]) for kind, k in wanted}
+        found = _percentages(hits_SK, gains_SK, best_SK, sizes_S, rows)
+        values[name] = {f"{kind}@{k}": float(found[kind][k - 1]) for kind, k in wanted}
     return values
 
 
@@ -149,44 +149,63 @@ def _add_rows(
     One number after the other in the order of the rows, so that neither chunks nor compiled loops change a bit.
     """
     width = best_SK.shape[1]
-    ids_QK = ranking.ids_NK[rows_Q[0] : rows_Q[-1] + 1, :width]
-    row_H, place_H = np.nonzero(contains(truth_NL, rows_Q, ids_QK))
-    label_H = ids_QK[row_H, place_H]
+    row_H, place_H, label_H = hits(rows_Q, ranking, truth_NL, width)
     cells_H = np.ravel_multi_index((group_L[label_H], kind_N[rows_Q[row_H]], place_H), hits_GSK.shape)
     np.add.at(hits_GSK.reshape(-1), cells_H, 1)
     np.add.at(gains_GSK.reshape(-1), cells_H, inv_propensity_L[label_H])
+    row_E, place_E, weight_E = best_weights(rows_Q, truth_NL, inv_propensity_L, width)
+    np.add.at(best_SK.reshape(-1), kind_N[rows_Q[row_E]] * width + place_E, weight_E)
 
+
+def hits(rows_Q: Ids, ranking: Ranking, truth_NL: sp.csr_array, width: int) -> tuple[Ids, Ids, Ids]:
+    """(row in Q, place, label) of every true label among the first `width` of consecutive rows."""
+    ids_QK = ranking.ids_NK[rows_Q[0] : rows_Q[-1] + 1, :width]
+    row_H, place_H = np.nonzero(contains(truth_NL, rows_Q, ids_QK))
+    return row_H, place_H, ids_QK[row_H, place_H]
+
+
+def best_weights(rows_Q: Ids, truth_NL: sp.csr_array, weights_L: Floats, width: int) -> tuple[Ids, Ids, Floats]:
+    """(row in Q, place, weight) of the best possible ranking of consecutive rows: true labels, the heaviest first."""
     true = row_pairs(truth_NL, rows_Q)
-    weight_E = inv_propensity_L[true.column_E]
+    weight_E = weights_L[true.column_E]
     weight_E = weight_E[np.lexsort((-weight_E, true.row_E))]
     place_E = np.arange(len(weight_E)) - (truth_NL.indptr[rows_Q] - truth_NL.indptr[rows_Q[0]])[true.row_E]
     kept_E = place_E < width
-    cells_E = kind_N[rows_Q[true.row_E[kept_E]]] * width + place_E[kept_E]
-    np.add.at(best_SK.reshape(-1), cells_E, weight_E[kept_E])
+    return true.row_E[kept_E], place_E[kept_E], weight_E[kept_E]
 
 
-def _curves(hits_SK: Ids, gains_SK: Floats, best_SK: Floats, sizes_S: Ids, rows: int) -> dict[str, Floats]:
-    """[K] percentages by kind, from what the rows of each size gain at each place."""
-    hits, gains, best = (_sums(some_SK, sizes_S) for some_SK in (hits_SK, gains_SK, best_SK))
-    curves: dict[str, Floats] = {}
-    for kind in ("P", "nDCG", "R"):
-        curves[kind] = 100 * hits[kind] / (rows * np.arange(1, hits_SK.shape[1] + 1) if kind == "P" else rows)
-        curves[f"PS{kind}"] = 100 * gains[kind] / np.where(best[kind] > 0, best[kind], 1.0)
-    return curves
+# Formulas
 
 
-def _sums(gains_SK: NDArray[np.float64 | np.int64], sizes_S: Ids) -> dict[str, Floats]:
-    """[K] sums over all rows of P, R and nDCG (before the mean), from what rows of each size gain at each place."""
-    places_K = np.arange(gains_SK.shape[1])
+def curves(gains_RK: NDArray[np.float64 | np.int64], sizes_R: Ids) -> dict[str, Floats]:
+    """[R, K] of nDCG, R and k times P at every k, from what each place gains in rows of so many true labels."""
+    places_K = np.arange(gains_RK.shape[1])
     discount_K = 1 / np.log2(places_K + 2)
-    sizes_S1 = np.maximum(sizes_S, 1)[:, None]  # rows without truth gain nothing: 0 / 1
-    ideal_SK = np.cumsum(discount_K)[np.minimum(sizes_S1 - 1, places_K)]
-    found_SK = np.cumsum(gains_SK, axis=1)
+    sizes_R1 = np.maximum(sizes_R, 1)[:, None]  # rows without truth gain nothing: 0 / 1
+    ideal_RK = np.cumsum(discount_K)[np.minimum(sizes_R1 - 1, places_K)]
+    found_RK = np.cumsum(gains_RK, axis=1)
     return {
-        "P": found_SK.sum(axis=0),
-        "R": (found_SK / sizes_S1).sum(axis=0),
-        "nDCG": (np.cumsum(gains_SK * discount_K, axis=1) / ideal_SK).sum(axis=0),
+        "P": found_RK,
+        "R": found_RK / sizes_R1,
+        "nDCG": np.cumsum(gains_RK * discount_K, axis=1) / ideal_RK,
     }
+
+
+def percent(found_M: NDArray[Any], best_M: NDArray[Any]) -> Floats:
+    """What was found of the best possible; 0 where nothing could be."""
+    return np.asarray(100 * found_M / np.where(best_M > 0, best_M, 1.0))
+
+
+def _percentages(hits_SK: Ids, gains_SK: Floats, best_SK: Floats, sizes_S: Ids, rows: int) -> dict[str, Floats]:
+    """[K] percentages by kind, from what the rows of each size gain at each place."""
+    found, weighted, best = (
+        {kind: curve_SK.sum(axis=0) for kind, curve_SK in curves(some_SK, sizes_S).items()}
+        for some_SK in (hits_SK, gains_SK, best_SK)
+    )
+    values = {f"PS{kind}": percent(weighted[kind], best[kind]) for kind in weighted}
+    for kind, found_K in found.items():
+        values[kind] = percent(found_K, rows * (np.arange(len(found_K)) + 1 if kind == "P" else np.ones_like(found_K)))
+    return values
 
 
 # Sparse helpers

@@ -27,12 +27,6 @@ def searches(vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {**single, COMBINED: torch.cat([vectors[name] for name in names], dim=1)}
 
 
-def rank(index: Index, z_LD: Tensor, q_ND: Tensor, filter_NL: sp.csr_array, k: int) -> Ranking:
-    """Build the index and search it."""
-    index.build(z_LD)
-    return look_up(index, q_ND, filter_NL, k)
-
-
 def look_up(index: Index, q_ND: Tensor, filter_NL: sp.csr_array, k: int) -> Ranking:
     """The k best labels of every query that are not filtered for it."""
     widest = int(np.diff(filter_NL.indptr).max(initial=0))
@@ -52,4 +46,9 @@ def rank_all(
     """Rankings by every search of the model: `de`, `clf` and `de+clf`, as far as it has those heads."""
     queries = searches(model.query_vectors(query_tokens, chunk))
     labels = searches(model.label_vectors(label_tokens, chunk))
-    return {name: rank(make_index(), labels[name], queries[name], filter_NL, k) for name in queries}
+    rankings = {}
+    for name in queries:
+        index = make_index()
+        index.build(labels[name])
+        rankings[name] = look_up(index, queries[name], filter_NL, k)
+    return rankings

@@ -10,17 +10,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def distinct(sizes_Q: NDArray[np.int64], n: int, rng: np.random.Generator, compiled: bool = False) -> NDArray[np.int64]:
+def distinct(sizes_Q: NDArray[np.int64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """[Q, n] different numbers per row, a uniform subset of range(size); all of them and -1 where the size is below n.
 
     Floyd's algorithm on all rows at once: a number is drawn from range(j + 1), and is j instead if it was drawn before.
     """
     longer_Q = sizes_Q > n
     uniform_Rn = rng.random((np.count_nonzero(longer_Q), n))
-    if compiled:
-        from xmclab.kernels import pool as loops
-
-        return loops.distinct(sizes_Q, uniform_Rn)
     floyd_Rn = np.empty(uniform_Rn.shape, dtype=np.int64)
     for step in range(n):
         last_R = sizes_Q[longer_Q] - n + step

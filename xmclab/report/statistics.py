@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from xmclab.evaluation.bootstrap import middle, percent, redrawn
+from xmclab.evaluation.bootstrap import middle, redrawn
+from xmclab.evaluation.metrics import percent
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

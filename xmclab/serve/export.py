@@ -12,7 +12,6 @@ encoder/              vocabulary or tokenizer files; a transformers encoder is i
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import logging
 import shutil
@@ -35,7 +34,7 @@ from xmclab.runs import store
 from xmclab.runs.store import damage_reported
 from xmclab.serve.predictor import Predictor
 from xmclab.serve.sentence_transformer import query_head, write_sentence_transformer
-from xmclab.system.files import new_folder
+from xmclab.system.files import new_folder, sha256_of
 
 log = logging.getLogger("xmclab.serve")
 
@@ -203,8 +202,7 @@ def _damaged(folder: Path, what: str) -> StorageError:
 
 
 def _digest(path: Path) -> dict[str, Any]:
-    with path.open("rb") as stream:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
+    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
 def _verify(folder: Path, name: str, files: dict[str, Any]) -> None:

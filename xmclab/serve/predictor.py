@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xmclab.api import Index, Ranking
+from xmclab.data.sparse import no_pairs
 from xmclab.errors import ConfigError, Problem, did_you_mean
 from xmclab.evaluation.search import COMBINED, look_up, searches
 from xmclab.host.config import Config
@@ -175,12 +176,6 @@ class Predictor:
     @property
     def _chunk(self) -> int:
         return self.config.settings.encode.search_chunk
-
-
-def no_pairs(rows: int, columns: int) -> sp.csr_array:
-    """A matrix without entries."""
-    nothing = np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int32), np.zeros(rows + 1, dtype=np.int32)
-    return sp.csr_array(nothing, shape=(rows, columns))
 
 
 def merged(first: Ranking, second: Ranking) -> Ranking:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
 import tempfile
@@ -70,6 +71,12 @@ def storage_errors(where: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise StorageError(Problem(where, f"cannot be written: {error.strerror or error}")) from error
+
+
+def sha256_of(path: Path) -> str:
+    """The digest of a file, in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:

@@ -155,9 +155,9 @@ def test_archive_that_is_none(folder: Path) -> None:
         ('{"title": "t", "target_ind": [1.0]}', "label index '1.0' is no whole number"),
         ('{"title": "t", "target_ind": [true]}', "label index 'true' is no whole number"),
         ('{"title": "t", "target_ind": [1], "target_rel": []}', "'target_rel' does not have the 1 values"),
-        ('{"title": "t", "target_ind": [1], "target_rel": [NaN]}', "relevance 'NaN' is no positive number"),
-        ('{"title": "t", "target_ind": [1], "target_rel": [0]}', "relevance '0' is no positive number"),
-        ('{"title": "t", "target_ind": [1], "target_rel": [1e300]}', "relevance '1e+300' is no positive number"),
+        ('{"title": "t", "target_ind": [1], "target_rel": [NaN]}', "relevance 'NaN' is not a positive number"),
+        ('{"title": "t", "target_ind": [1], "target_rel": [0]}', "relevance '0' is not a positive number"),
+        ('{"title": "t", "target_ind": [1], "target_rel": [1e300]}', "relevance '1e+300' is not a positive number"),
         ("", "blank line"),
     ],
 )

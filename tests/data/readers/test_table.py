@@ -229,7 +229,7 @@ def test_bad_rows_of_csv(tmp_path: Path, line: str, message: str | None) -> None
         ('{"query": "q", "labels": [true]}', "neither a name nor a whole number: 'True'"),
         ('{"query": "q", "labels": ["a"], "relevances": [1, 2]}', "2 relevances of 1 labels"),
         ('{"query": "q", "labels": ["a"], "relevances": ["x"]}', "relevances are no numbers"),
-        ('{"query": "q", "labels": ["a"], "relevances": [0]}', "relevance 0.0 is no positive number"),
+        ('{"query": "q", "labels": ["a"], "relevances": [0]}', "relevance 0.0 is not a positive number"),
         ("", "blank line"),
     ],
 )

@@ -15,7 +15,7 @@ from xmclab.data import open_dataset
 from xmclab.data.readers.dexml import Dexml
 from xmclab.data.readers.pecos import Pecos
 from xmclab.data.readers.raw_text import RawText
-from xmclab.data.readers.text_matrix import RowNumbers, TextMatrixReader
+from xmclab.data.readers.text_matrix import TextMatrixReader
 from xmclab.errors import DataError
 from xmclab.host.registry import default_registry
 
@@ -128,10 +128,10 @@ def test_a_damaged_byte_of_utf_8_is_an_error(raw: Path) -> None:
         ("0:1\n1:1\n", ": has 2 rows, but trn_X.txt has 3 lines"),
         ("0:1\n3:1\n\n", ":2: label index 3 is out of range: Y.txt has 3 labels"),
         ("0:1\n-1:1\n\n", ":2: label index -1 is out of range"),
-        ("0:1\n1:0\n\n", ":2: relevance '0' is no positive number"),
-        ("0:1\n1:nan\n\n", ":2: relevance 'nan' is no positive number"),
-        ("0:1\n1:x\n\n", ":2: relevance 'x' is no positive number"),
-        ("0:1\nred\n\n", ":2: not an entry `label:relevance`: 'red'"),
+        ("0:1\n1:0\n\n", ":2: relevance '0' is not a positive number"),
+        ("0:1\n1:nan\n\n", ":2: relevance 'nan' is not a positive number"),
+        ("0:1\n1:x\n\n", ":2: relevance 'x' is not a positive number"),
+        ("0:1\nred\n\n", ":2: not `label:relevance`: 'red'"),
     ],
 )
 def test_bad_label_files(raw: Path, lines: str, message: str) -> None:
@@ -184,7 +184,7 @@ def test_a_matrix_with_a_bad_relevance(dexml: Path, value: float) -> None:
     matrix = sp.csr_matrix(TRAIN_NL)
     matrix.data[2] = value
     sp.save_npz(dexml / "Y.trn.npz", matrix)
-    assert f"{dexml / 'Y.trn.npz'}:3: relevance {value} is no positive number" in error_of(dexml)
+    assert f"{dexml / 'Y.trn.npz'}:3: relevance {value} is not a positive number" in error_of(dexml)
 
 
 def test_stored_zeros_are_no_labels(dexml: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -225,10 +225,3 @@ def test_duplicate_entries_count_once(raw: Path, caplog: pytest.LogCaptureFixtur
     (raw / "trn_X_Y.txt").write_text("0:1 2:0.5 2:0.25 0:1\n\n1:1\n")
     check(RawText().read(raw))
     assert any("2 duplicate labels of a query left out" in record.getMessage() for record in caplog.records)
-
-
-def test_row_numbers_are_a_sequence() -> None:
-    names = RowNumbers(5)
-    assert (len(names), names[3], names[-1], names[1:3], list(names)[2]) == (5, "3", "4", ["1", "2"], "2")
-    with pytest.raises(IndexError):
-        names[5]

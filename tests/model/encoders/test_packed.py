@@ -64,7 +64,7 @@ def padded_states(network: Any, tokens: Ragged) -> list[torch.Tensor]:
 def packed_states(network: Any, tokens: Ragged) -> list[torch.Tensor]:
     inputs = packed.pack(tokens, packed.padding_position(network))
     lengths = np.sort(np.diff(tokens.offsets)).tolist()
-    parts = packed.hidden_states(network, inputs).split(lengths)
+    parts = torch.cat([x_TD for x_TD, _ in packed._blocks(network, inputs)]).split(lengths)
     return [parts[rank] for rank in inputs["rank_B"].tolist()]
 
 

@@ -83,6 +83,12 @@ def test_random_negatives_are_uniform_over_the_allowed_labels() -> None:
     assert np.abs(share[[1, 2, 4, 5]] - 0.5).max() < 0.03
 
 
+def test_random_negatives_of_a_matrix_with_repeated_entries() -> None:
+    exclude = sp.csr_array((np.ones(4), np.array([3, 0, 3, 0]), np.array([0, 4])), shape=(1, 5))
+    drawn = RandomMiner().sample(np.array([0]), 4, exclude, np.random.default_rng(0))
+    assert sorted(drawn[0].tolist()) == [-1, 1, 2, 4]
+
+
 def test_distinct_draws_every_subset_equally_often() -> None:
     subsets = Counter(frozenset(row) for row in distinct(np.full(10000, 5), 2, np.random.default_rng(0)).tolist())
     assert set(subsets) == {frozenset(pair) for pair in itertools.combinations(range(5), 2)}

@@ -13,7 +13,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmclab.api import Dataset, Split
-from xmclab.data.readers.lines import SHOWN, Problems, excerpt, find_file, fingerprint, read_lines
+from xmclab.data.readers.lines import SHOWN, Problems, excerpt, find_file, fingerprint
+from xmclab.data.sparse import Block, Extent, narrow, read_pairs
 from xmclab.data.texts import PackedTexts, number_of_distinct
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("xmclab.data")
 
-SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # of a relevance
 SORTED_TOGETHER = 65_536  # rows of a matrix: bounds the memory of sorting, not the result
 TRAIN_FILTERS = (
     "filter_labels_train.txt",
@@ -53,6 +53,10 @@ class Texts:
         """Whether nothing was wrong with any."""
         return self.size == len(self.texts)
 
+    def extent(self, unit: str) -> Extent:
+        """How many there are, as shown in messages."""
+        return Extent() if self.size is None else Extent(self.size, f"{self.file.name} has {self.size} {unit}")
+
     def at(self, rows: NDArray[np.integer[Any]]) -> str:
         """In what lines of the file these rows are."""
         return in_lines([self.lines[row] if self.lines else row + 1 for row in rows[: SHOWN + 1].tolist()])
@@ -79,6 +83,12 @@ class Targets:
         self.columns.extend(columns)
         self.relevances.extend(relevances)
         self.lengths.append(len(columns))
+
+    def add_block(self, block: Block) -> None:
+        """Append many rows."""
+        self.columns.frombytes(block.columns_E.tobytes())
+        self.relevances.frombytes(block.values_E.astype(np.float32).tobytes())
+        self.lengths.frombytes(block.lengths_Q.tobytes())
 
     def gathered(self, rows: NDArray[np.int64], num_rows: int) -> Targets:
         """Rows of one label each, in any order, put together: entry i belongs to row `rows[i]`."""
@@ -121,32 +131,18 @@ class Half:
     targets: Targets
     filter_names: tuple[str, ...]
     filter_file: Path | None = None
-    filter_rows: array[int] = field(default_factory=lambda: array("q"))
-    filter_columns: array[int] = field(default_factory=lambda: array("q"))
+    filter_pairs: tuple[NDArray[np.int64], NDArray[np.int64]] = (np.empty(0, np.int64), np.empty(0, np.int64))
     pairs_file: Path | None = None  # where the targets are, if not beside the queries
     repeated_lines: Sequence[int] = ()  # of it: the pairs that occurred before
 
     def read_filter(self, folder: Path, labels: Texts, problems: Problems) -> None:
         """Take the pairs of the filter file, if there is one."""
         self.filter_file = file = find_file(folder, *self.filter_names)
-        for number, line in read_lines(file, problems) if file else ():
-            assert file is not None
-            try:
-                row, column = map(int, line.split())
-            except ValueError:
-                problems.line(file, number, f"not a pair `query label`: {excerpt(line)}")
-                continue
-            for index, texts, kind in ((row, self.queries, "query"), (column, labels, "label")):
-                if texts.size is not None and not 0 <= index < texts.size:
-                    size = f"{texts.file.name} has {texts.size} lines, from 0"
-                    problems.line(file, number, f"{kind} {index} is out of range: {size}")
-                    break
-            else:
-                self.filter_rows.append(row)
-                self.filter_columns.append(column)
+        if file:
+            self.filter_pairs = read_pairs(file, self.queries.extent("lines"), labels.extent("lines"), problems)
 
     def split(self, num_labels: int) -> Split:
-        rows, columns = (np.array(ids, dtype=np.int64) for ids in (self.filter_rows, self.filter_columns))
+        rows, columns = self.filter_pairs
         ones = np.ones(len(rows), dtype=np.float32)
         return Split(
             texts=self.queries.texts,
@@ -166,14 +162,6 @@ def distinct(
     first[1:] = (rows[1:] != rows[:-1]) | (columns[1:] != columns[:-1])
     offsets = np.concatenate([[0], np.cumsum(np.bincount(rows[first], minlength=shape[0]))])
     return narrow(values[first], columns[first], offsets, shape)
-
-
-def narrow(
-    values: NDArray[np.float32], columns: NDArray[np.int64], offsets: NDArray[np.int64], shape: tuple[int, int]
-) -> sp.csr_array:
-    """A matrix with indices of 4 bytes where they suffice: scipy keeps the 8 it is given."""
-    index = np.int32 if max(len(columns), *shape) <= np.iinfo(np.int32).max else np.int64
-    return sp.csr_array((values, columns.astype(index), offsets.astype(index)), shape=shape)
 
 
 def join(title: str, content: str) -> str:
@@ -199,18 +187,6 @@ def check_text(value: str, key: str) -> None:
         value.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"{key!r} has half a surrogate pair: {excerpt(value[error.start :])}") from None
-
-
-def check_index(index: int, labels: Texts) -> None:
-    """Raise ValueError if there is no label of this index."""
-    if labels.size is not None and not 0 <= index < labels.size:
-        size = f"{labels.file.name} has {labels.size} labels, from 0"
-        raise ValueError(f"label index {index} is out of range: {size}")
-
-
-def is_relevance(value: float) -> bool:
-    """Whether it is a positive number of float32."""
-    return SMALLEST <= value <= LARGEST
 
 
 def assemble(

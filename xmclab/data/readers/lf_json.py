@@ -15,12 +15,11 @@ from xmclab.data.readers.columns import (
     Targets,
     Texts,
     assemble,
-    check_index,
     check_text,
-    is_relevance,
     join,
 )
 from xmclab.data.readers.lines import Problems, excerpt, find_file, read_lines
+from xmclab.data.sparse import is_relevance
 from xmclab.data.texts import PackedTexts
 
 TRAIN, TEST, LABELS = "trn.json", "tst.json", "lbl.json"
@@ -103,10 +102,11 @@ def _targets(record: dict[str, Any], labels: Texts) -> tuple[list[int], list[flo
     if not isinstance(indices, list):
         problem = "is no list" if "target_ind" in record else "is missing"
         raise ValueError(f"'target_ind' {problem}: {excerpt(json.dumps(record))}")
+    extent = labels.extent("labels")
     for index in indices:
         if type(index) is not int:
             raise ValueError(f"label index {excerpt(json.dumps(index))} is no whole number")
-        check_index(index, labels)
+        extent.check("label index", index)
     relevances = record.get("target_rel")
     if "target_rel" not in record:
         return indices, [1.0] * len(indices)
@@ -114,5 +114,5 @@ def _targets(record: dict[str, Any], labels: Texts) -> tuple[list[int], list[flo
         raise ValueError(f"'target_rel' does not have the {len(indices)} values of 'target_ind'")
     for relevance in relevances:
         if type(relevance) not in (int, float) or not is_relevance(relevance):
-            raise ValueError(f"relevance {excerpt(json.dumps(relevance))} is no positive number (of float32)")
+            raise ValueError(f"relevance {excerpt(json.dumps(relevance))} is not a positive number (of float32)")
     return indices, relevances

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from xmclab.errors import DataError, Problem
+from xmclab.system.files import sha256_of
 
 SHOWN = 5  # bad lines shown of each kind; all are counted
 VALUES = re.compile(r"'.*?'|\d+")  # what differs between two messages of one kind
@@ -156,7 +157,5 @@ def fingerprint(files: Iterable[Path], *choices: str) -> str:
     for choice in choices:
         digest.update(f"{len(choice)}:{choice}".encode())
     for file in files:
-        with file.open("rb") as stream:
-            content = hashlib.file_digest(stream, "sha256").hexdigest()
-        digest.update(f"{file.name}:{content}".encode())
+        digest.update(f"{file.name}:{sha256_of(file)}".encode())
     return digest.hexdigest()

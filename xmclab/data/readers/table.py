@@ -22,12 +22,12 @@ from xmclab.data.readers.columns import (
     Texts,
     assemble,
     check_text,
-    is_relevance,
     join,
     logger,
 )
 from xmclab.data.readers.lines import Problems, excerpt
 from xmclab.data.readers.table_files import columns_of, find_table, kind_of, read_rows
+from xmclab.data.sparse import is_relevance
 from xmclab.data.texts import PackedTexts
 from xmclab.errors import DataError, Problem
 
@@ -233,7 +233,7 @@ class _Reading:
             raise ValueError(f"{len(values)} relevances of {len(columns)} labels")
         for value in values:
             if not is_relevance(value):
-                raise ValueError(f"relevance {value} is no positive number (of float32)")
+                raise ValueError(f"relevance {value} is not a positive number (of float32)")
         return columns, values
 
     def _label(self, name: str, labels: Texts) -> int:

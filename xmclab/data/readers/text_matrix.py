@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, overload
+from typing import ClassVar
 
 import numpy as np
-import scipy.sparse as sp
 
 from xmclab.api import Dataset, Reader
 from xmclab.data.readers.columns import (
@@ -20,33 +17,11 @@ from xmclab.data.readers.columns import (
     Targets,
     Texts,
     assemble,
-    check_index,
-    is_relevance,
     logger,
 )
-from xmclab.data.readers.lines import Problems, encoding_of, excerpt, find_file, read_all_lines
-from xmclab.data.texts import PackedTexts
-
-HEADER = re.compile(r"\d+ +\d+$")
-ENTRY = re.compile(r"(-?\d+)(?::(\S+))?$")
-SEPARATORS = re.compile(r"[\s,]+")
-
-
-class RowNumbers(Sequence[str]):
-    """The names of texts that have none: their row, from 0."""
-
-    def __init__(self, rows: int) -> None:
-        self._rows = range(rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @overload
-    def __getitem__(self, row: int) -> str: ...
-    @overload
-    def __getitem__(self, row: slice) -> list[str]: ...
-    def __getitem__(self, row: int | slice) -> str | list[str]:
-        return list(map(str, self._rows[row])) if isinstance(row, slice) else str(self._rows[row])
+from xmclab.data.readers.lines import Problems, encoding_of, find_file, read_all_lines
+from xmclab.data.sparse import SparseText, read_npz
+from xmclab.data.texts import PackedTexts, RowNumbers
 
 
 @dataclass
@@ -112,65 +87,30 @@ def read_labels(file: Path, queries: Texts, labels: Texts, problems: Problems) -
 
 
 def _read_sparse_text(file: Path, labels: Texts, problems: Problems) -> tuple[Targets, int | None]:
-    """Lines of `label:relevance` (or `label` alone), perhaps below a header `rows columns`; blank: no label.
-
-    Also how many rows there are, bad ones included, unless this is not known or already a problem.
-    """
+    """The rows of a sparse text, and how many there are, bad ones included, unless that is unknown or a problem."""
+    text = SparseText(file, problems, relevances=True, labels=labels.extent("labels"))
     targets = Targets()
-    header: list[int] | None = None
-    for number, line in read_all_lines(file, problems):
-        line = line.strip()
-        if number == 1 and HEADER.match(line):
-            header = list(map(int, line.split()))
-            continue
-        try:
-            targets.add(*_entries(line, labels))
-        except ValueError as error:
-            problems.line(file, number, str(error))
+    for block in text.blocks():
+        targets.add_block(block)
     rows = problems.rows(file, len(targets.lengths))
-    if header is not None and rows is not None:
-        found = [rows, header[1] if labels.size is None else labels.size]
-        if header != found:
-            content = f"{found[0]} rows below it and {found[1]} labels in {labels.file.name}"
-            problems.line(file, 1, f"the header says {header[0]} rows and {header[1]} columns: there are {content}")
+    if text.header is not None and rows is not None:
+        found = rows, text.header[1] if labels.size is None else labels.size
+        if text.header != found:
+            says = f"the header says {text.header[0]} rows and {text.header[1]} columns"
+            there = f"{found[0]} rows below it and {found[1]} labels in {labels.file.name}"
+            problems.line(file, 1, f"{says}: there are {there}")
             return targets, None
     return targets, rows
 
 
-def _entries(line: str, labels: Texts) -> tuple[list[int], list[float]]:
-    columns, relevances = [], []
-    for entry in filter(None, SEPARATORS.split(line)):
-        match = ENTRY.match(entry)
-        if match is None:
-            raise ValueError(f"not an entry `label:relevance`: {excerpt(entry)}")
-        check_index(int(match[1]), labels)
-        try:
-            relevance = float(match[2] or 1)
-        except ValueError:
-            relevance = np.nan
-        if not is_relevance(relevance):
-            raise ValueError(f"relevance {excerpt(match[2])} is no positive number (of float32)")
-        columns.append(int(match[1]))
-        relevances.append(relevance)
-    return columns, relevances
-
-
 def _read_npz(file: Path, labels: Texts, problems: Problems) -> tuple[Targets, int | None]:
     """The same from a matrix."""
-    try:
-        matrix = sp.csr_array(sp.load_npz(file))
-        matrix.check_format(full_check=True)
-        if matrix.dtype.kind not in "biuf":
-            raise ValueError(f"its entries are {matrix.dtype}")
-    except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
-        problems.file(file, f"no sparse matrix of scipy: {error}", "scipy.sparse.save_npz writes one")
+    matrix = read_npz(file, problems)
+    if matrix is None:
         return Targets(), None
-    except OSError as error:
-        problems.file(file, f"cannot be read: {error.strerror or error}")
-        return Targets(), None
-    rows, columns = matrix.shape
-    if labels.size not in (None, columns):
-        problems.file(file, f"has {columns:,} columns, but {labels.file.name} has {labels.size:,} lines")
+    rows: int | None = matrix.shape[0]
+    if labels.size not in (None, matrix.shape[1]):
+        problems.file(file, f"has {matrix.shape[1]:,} columns, but {labels.file.name} has {labels.size:,} lines")
         rows = None
     stored = matrix.nnz
     matrix.eliminate_zeros()
@@ -179,5 +119,5 @@ def _read_npz(file: Path, labels: Texts, problems: Problems) -> tuple[Targets, i
     relevances = matrix.data.astype(np.float32)
     for entry in np.flatnonzero(~(np.isfinite(relevances) & (relevances > 0))):
         row = int(np.searchsorted(matrix.indptr, entry, side="right"))
-        problems.line(file, row, f"relevance {matrix.data[entry]} is no positive number (of float32)")
+        problems.line(file, row, f"relevance {matrix.data[entry]} is not a positive number (of float32)")
     return Targets.of(matrix.indices, relevances, np.diff(matrix.indptr)), rows

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -38,71 +39,34 @@ BLOCK = 4096
 HAS_JAGGED = "max_seqlen" in inspect.signature(torch.nested.nested_tensor_from_jagged).parameters
 
 
-def _bert(network: Any) -> Iterator[Layer]:
-    for layer in network.encoder.layer:
-        attention, out, down = layer.attention.self, layer.attention.output, layer.output
-        yield Layer(
-            query=attention.query,
-            key=attention.key,
-            value=attention.value,
-            attention_dropout=attention.dropout,
-            out=out.dense,
-            out_dropout=out.dropout,
-            out_norm=out.LayerNorm,
-            up=layer.intermediate.dense,
-            activation=layer.intermediate.intermediate_act_fn,
-            down=down.dense,
-            down_dropout=down.dropout,
-            down_norm=down.LayerNorm,
-        )
-
-
-def _distilbert(network: Any) -> Iterator[Layer]:
-    for layer in network.transformer.layer:
-        attention, ffn = layer.attention, layer.ffn
-        yield Layer(
-            query=attention.q_lin,
-            key=attention.k_lin,
-            value=attention.v_lin,
-            attention_dropout=attention.dropout,
-            out=attention.out_lin,
-            out_dropout=nn.Identity(),
-            out_norm=layer.sa_layer_norm,
-            up=ffn.lin1,
-            activation=ffn.activation,
-            down=ffn.lin2,
-            down_dropout=ffn.dropout,
-            down_norm=layer.output_layer_norm,
-        )
-
-
-def _mpnet(network: Any) -> Iterator[Layer]:
-    for layer in network.encoder.layer:
-        attention, down = layer.attention, layer.output
-        yield Layer(
-            query=attention.attn.q,
-            key=attention.attn.k,
-            value=attention.attn.v,
-            attention_dropout=attention.attn.dropout,
-            out=attention.attn.o,
-            out_dropout=attention.dropout,
-            out_norm=attention.LayerNorm,
-            up=layer.intermediate.dense,
-            activation=layer.intermediate.intermediate_act_fn,
-            down=down.dense,
-            down_dropout=down.dropout,
-            down_norm=down.LayerNorm,
-        )
-
-
-LAYERS: dict[str, Callable[[Any], Iterator[Layer]]] = {
-    "bert": _bert,
-    "roberta": _bert,
-    "xlm-roberta": _bert,
-    "camembert": _bert,
-    "distilbert": _distilbert,
-    "mpnet": _mpnet,
+# Where the modules of a `Layer` are, in the order of its fields: below the list of layers, the first name.
+BERT = """encoder.layer
+    attention.self.query attention.self.key attention.self.value attention.self.dropout
+    attention.output.dense attention.output.dropout attention.output.LayerNorm
+    intermediate.dense intermediate.intermediate_act_fn output.dense output.dropout output.LayerNorm"""
+DISTILBERT = """transformer.layer
+    attention.q_lin attention.k_lin attention.v_lin attention.dropout attention.out_lin - sa_layer_norm
+    ffn.lin1 ffn.activation ffn.lin2 ffn.dropout output_layer_norm"""
+MPNET = """encoder.layer
+    attention.attn.q attention.attn.k attention.attn.v attention.attn.dropout
+    attention.attn.o attention.dropout attention.LayerNorm
+    intermediate.dense intermediate.intermediate_act_fn output.dense output.dropout output.LayerNorm"""
+LAYERS = {
+    "bert": BERT,
+    "roberta": BERT,
+    "xlm-roberta": BERT,
+    "camembert": BERT,
+    "distilbert": DISTILBERT,
+    "mpnet": MPNET,
 }
+
+
+def layers(network: Any) -> Iterator[Layer]:
+    """The layers of a network of `LAYERS`; a module that a family lacks (`-`) does nothing."""
+    where, *paths = LAYERS[network.config.model_type].split()
+    for layer in attrgetter(where)(network):
+        modules: list[Any] = [nn.Identity() if path == "-" else attrgetter(path)(layer) for path in paths]
+        yield Layer(*modules)
 
 
 def knows(network: Any) -> bool:
@@ -172,11 +136,6 @@ def encode(network: Any, tokens: Tokens, pooling: Pooling) -> Tensor:
     return torch.cat(pooled).index_select(0, tokens["rank_B"])
 
 
-def hidden_states(network: Any, tokens: Tokens) -> Tensor:
-    """x_TD of the last layer, for the tokens that `pack` gives."""
-    return torch.cat([x_TD for x_TD, _ in _blocks(network, tokens)])
-
-
 def _blocks(network: Any, tokens: Tokens) -> Iterator[tuple[Tensor, Groups]]:
     """x_TD of the last layer, in blocks of about `BLOCK` tokens on a CPU, cut between texts."""
     x_TD = _embed(network.embeddings, tokens["ids_T"], tokens["position_T"])
@@ -211,7 +170,7 @@ def _halves(network: Any, x_TD: Tensor, tokens: Tokens) -> Iterator[Half]:
     heads = network.config.num_attention_heads
     bias_HTT = _position_bias(network, x_TD, longest)
     compiled = sublayers_for(x_TD)
-    for layer in LAYERS[network.config.model_type](network):
+    for layer in layers(network):
         fast = compiled.attention(layer, heads) if compiled and bias_HTT is None and longest <= SHORT else None
         yield fast or partial(_attention, layer, heads, tokens["offset_B"], bias_HTT)
         fast = compiled.feed_forward(layer) if compiled else None

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 import torch
 
 from xmclab.api import Index, Keys, Miner, View, option
-from xmclab.kernels.dispatch import accelerated, numba_works
+from xmclab.kernels.dispatch import numba_works
 from xmclab.plan.csr import contains
 from xmclab.plan.draws import distinct
 from xmclab.plan.indexes.exact import Exact
@@ -91,12 +91,7 @@ class AnnMiner(Miner):
         """[Q, n] labels drawn uniformly, without replacement, from those mined with the same `exclude_NL`."""
         if self._hard_NH is None:
             return np.full((len(rows_Q), n), -1, dtype=np.int64)
-        compiled = accelerated(self._hard_NH.size)
-        places_Qn = distinct(self._mined_N[rows_Q], n, rng, compiled)
-        if compiled:
-            from xmclab.kernels import pool as loops
-
-            return loops.pick(self._hard_NH, rows_Q, places_Qn)
+        places_Qn = distinct(self._mined_N[rows_Q], n, rng)
         return np.where(places_Qn < 0, -1, self._hard_NH[rows_Q[:, None], places_Qn]).astype(np.int64)
 
 

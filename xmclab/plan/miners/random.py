@@ -9,7 +9,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmclab.api import Miner
-from xmclab.kernels.dispatch import accelerated
 from xmclab.plan.csr import row_pairs, sorted_unique
 from xmclab.plan.draws import distinct
 
@@ -26,12 +25,6 @@ class RandomMiner(Miner):
     ) -> NDArray[np.int64]:
         """[Q, n] label ids, -1 where a query has fewer than n that are not excluded."""
         num_labels = exclude_NL.shape[1]
-        if accelerated(exclude_NL.nnz) and exclude_NL.has_canonical_format:
-            from xmclab.kernels import pool as loops
-
-            counts_Q = (exclude_NL.indptr[rows_Q + 1] - exclude_NL.indptr[rows_Q]).astype(np.int64)
-            ranks_Qn = distinct(num_labels - counts_Q, n, rng, compiled=True)
-            return loops.skip_excluded(ranks_Qn, rows_Q, exclude_NL.indptr, exclude_NL.indices)
         excluded = row_pairs(exclude_NL, rows_Q)
         row_E, label_E = np.divmod(sorted_unique(excluded.row_E * num_labels + excluded.column_E), num_labels)
         counts_Q = np.bincount(row_E, minlength=len(rows_Q))
