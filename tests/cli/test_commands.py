@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 
 from xmclab import cli
-from xmclab.cli import commands
 from xmclab.host.hookspecs import COMMANDS
 from xmclab.host.registry import load_registry
 
@@ -51,7 +50,8 @@ Call = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch, call: Call) -> Call:
     """The command line in this process, which finds the plugins that a test installs."""
-    monkeypatch.setattr(commands, "default_registry", lambda: load_registry(os.environ))
+    for place in ("xmclab.cli.commands", "xmclab.host.registry"):
+        monkeypatch.setattr(f"{place}.default_registry", lambda: load_registry(os.environ))
     return call
 
 
