@@ -14,11 +14,11 @@ MEASURES = ("train", "memory", "pool", "positives")
 
 
 def compare_folders(folders: Sequence[Path], metrics: Sequence[str]) -> Document:
-    """The comparison of these runs; runs that differ in nothing but their seed share a row.
+    """The comparison of these runs; runs that differ only in their seed share a row.
 
     Raises:
         ConfigError: no run has one of the metrics.
-        DataError: a folder is no run, or damaged.
+        DataError: a folder is not a run, or damaged.
     """
     runs = [read_run(folder) for folder in dict.fromkeys(folders)]
     known = {metric for run in runs for row in run.metrics.values() for metric in row}

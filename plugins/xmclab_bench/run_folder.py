@@ -21,7 +21,7 @@ SILENT = 600.0  # seconds without a word after which a run may have been stopped
 
 @dataclass(frozen=True)
 class Measure:
-    """Something that is told of a run beside its metrics."""
+    """A number of a run, shown beside its metrics."""
 
     heading: str  # of a column
     axis: str  # of a chart
@@ -136,7 +136,7 @@ def read_run(folder: Path) -> Run:
         DataError: it is none, or a file of it is damaged.
     """
     if not (folder / CONFIG).is_file():
-        raise DataError(Problem(str(folder), "is no run folder", f"it has no {CONFIG}"))
+        raise DataError(Problem(str(folder), "not a run folder", f"it has no {CONFIG}"))
     try:
         config = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
         environment = _json(folder / ENVIRONMENT) or {}

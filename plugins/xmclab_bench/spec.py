@@ -161,7 +161,7 @@ def _refuse_same(found: Sequence[tuple[Cell, Config]]) -> None:
         first = seen.setdefault(repr(config.to_dict()), cell)
         if first is not cell:
             names = [f"{each.row}{each.column and ', ' + each.column}, seed {each.seed}" for each in (first, cell)]
-            problems.append(Problem("", f"two cells differ in nothing: {names[0]!r} and {names[1]!r}"))
+            problems.append(Problem("", f"two cells have the same config: {names[0]!r} and {names[1]!r}"))
     if problems:
         raise ConfigError(*problems)
 
@@ -218,15 +218,15 @@ class _Reader:
         columns = self._one("columns", "")
         if columns and (columns not in self.grid or columns == SEED):
             others = [key for key in self.grid if key != SEED]
-            self._wrong("columns", f"{columns!r} is no key of the grid", did_you_mean(columns, others))
+            self._wrong("columns", f"the grid has no key {columns!r}", did_you_mean(columns, others))
         for key, values in self.grid.items():
             if not values:
                 self.problems.append(Problem(f"{self.path}: grid.{key}", "has no values"))
             for value in {value for value in values if values.count(value) > 1}:
-                self.problems.append(Problem(f"{self.path}: grid.{key}", f"{value!r} stands there twice"))
+                self.problems.append(Problem(f"{self.path}: grid.{key}", f"{value!r} is listed twice"))
         for seed in self.grid[SEED]:
             if not seed.isdecimal():
-                self.problems.append(Problem(f"{self.path}: grid.{SEED}", f"{seed!r} is no whole number"))
+                self.problems.append(Problem(f"{self.path}: grid.{SEED}", f"{seed!r} is not a whole number"))
         spec = Spec(
             name=self.path.stem,
             title=summary(self.path) or self.path.stem,
@@ -271,7 +271,7 @@ class _Reader:
             return None
         metric, _, number = text.partition("=")
         if metric not in METRICS or not re.fullmatch(r"\d+(\.\d+)?", number):
-            self._wrong("target", f"{text!r} is no METRIC=PERCENT", "such as P@1=40")
+            self._wrong("target", f"{text!r} is not METRIC=PERCENT", "such as P@1=40")
             return None
         return metric, float(number)
 

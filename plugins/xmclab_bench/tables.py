@@ -77,7 +77,7 @@ def footnote(document: Document) -> str:
     ]
     if len(parts) > 1:
         parts.append("Rows of different data are not tested against each other.")
-    one = "One seed: what another would change is in no interval, so nothing is bold."
+    one = "One seed only: variation between seeds is unknown, so no result is marked best."
     parts.append(f"Mean ± standard deviation over {seeds} seeds." if seeds > 1 else one)
     if any(value["best"] for row in document["rows"] for value in row["metrics"].values()):
         rivals = "every other row of its search"

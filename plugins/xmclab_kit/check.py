@@ -113,9 +113,9 @@ class Result:
             print("\n".join(f"  {line}" for line in str(verdict.violation).splitlines()))
         for verdict in self.verdicts:
             if verdict.why:
-                print(f"  {verdict.law.name}: not kept by its nature, {verdict.why}")
+                print(f"  {verdict.law.name}: exempt (declared by the part): {verdict.why}")
         if waiting:
-            print(f"  not checked before that is mended: {', '.join(verdict.law.name for verdict in waiting)}")
+            print(f"  skipped until the failures above are fixed: {', '.join(verdict.law.name for verdict in waiting)}")
 
     def document(self) -> dict[str, Any]:
         """The same in terms of JSON."""
@@ -143,7 +143,7 @@ def _kind_and_rest(text: str) -> tuple[str, str]:
     """`loss:margin(margin=2)` to ("loss", "margin(margin=2)")."""
     kind, colon, rest = text.partition(":")
     if not colon or not rest:
-        raise ConfigError(Problem(text, "is no KIND:NAME", EXAMPLE))
+        raise ConfigError(Problem(text, "not KIND:NAME", EXAMPLE))
     if kind not in KINDS:
         raise ConfigError(Problem(text, f"unknown kind of part {kind!r}", did_you_mean(kind, KINDS)))
     return kind, rest

@@ -65,7 +65,7 @@ def _contract(kind: str, cls: type[Any], options: dict[str, Any]) -> Test:
         if verdict.violation:
             pytest.fail(f"{cls.__name__} breaks a law\n{verdict.violation}", pytrace=False)
         if verdict.state == "not kept":
-            pytest.xfail(f"not kept by its nature: {verdict.why}")
+            pytest.xfail(f"exempt (declared by the part): {verdict.why}")
         if verdict.state == "not checked":
             pytest.skip(f"it needs what is broken: {', '.join(verdict.because)}")
 

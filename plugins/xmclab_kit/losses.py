@@ -230,7 +230,7 @@ def absent(subject: Subject, example: Absent) -> None:
 
 @LAWS.law(
     says="value_and_grad or of_negatives (and of_pairs), where given, agree with terms() and its gradient",
-    fix="derive them anew from terms(); delete them if in doubt: autograd through terms() is correct, only slower",
+    fix="derive them again from terms(); delete them if in doubt: autograd through terms() is correct, only slower",
     examples=scored(mixed=False),
     needs=[*SOUND, "gradient", EDGE_ROWS],
 )

@@ -19,7 +19,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 NAME = re.compile("[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")  # good for a class, a file and a distribution
 OTHER = "choose another name"
 RECIPE = "recipe"
-USES = {  # what a run is told, for a new part of each kind
+USES = {  # how a run chooses a new part of each kind
     "loss": "loss.clf=ds+part_name",
     "reduction": "reduction=part_name",
     "sampler": "sampler=part_name",
@@ -109,9 +109,9 @@ def _steps(kind: str, name: str, target: str, file: bool) -> list[str]:
 
 def _check_name(name: str) -> None:
     if not NAME.fullmatch(name):
-        raise ConfigError(Problem(name, "is no name", "letters, digits and single underscores, as in my_loss"))
+        raise ConfigError(Problem(name, "not a valid name", "letters, digits and single underscores, as in my_loss"))
     if keyword.iskeyword(name) or name.lower() == "none":
-        raise ConfigError(Problem(name, "is a word with a meaning of its own", OTHER))
+        raise ConfigError(Problem(name, "is a reserved word", OTHER))
 
 
 def _check_free(kind: str, name: str, target: str, class_name: str, templates: Mapping[str, str]) -> None:

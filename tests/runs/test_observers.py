@@ -17,9 +17,9 @@ import torch
 import yaml
 from rich.console import Console
 
+from xmclab.errors import DivergedError, PluginError
 from xmclab.host import hookspecs
 from xmclab.host.config import resolve
-from xmclab.errors import DivergedError, PluginError
 from xmclab.host.registry import LISTENING, default_registry, load_registry
 from xmclab.runs.observers import undisturbed
 from xmclab.runs.run import RunResult, run

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 
 from xmclab.api import Tracker
-from xmclab.host.config import Config
 from xmclab.errors import PluginError, Problem
+from xmclab.host.config import Config
 from xmclab.host.registry import exception_line, is_strict
 
 messages = logging.getLogger(__name__)

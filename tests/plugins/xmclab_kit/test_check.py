@@ -88,7 +88,7 @@ def test_json_has_every_law(call: Call) -> None:
     [
         ([], "give parts or --all"),
         (["loss:ds", "--all"], "give parts or --all"),
-        (["ds"], "ds: is no KIND:NAME"),
+        (["ds"], "ds: not KIND:NAME"),
         (["los:ds"], "did you mean 'loss'?"),
         (["loss:dss"], "did you mean 'ds'?"),
         (["loss:ds(temprature=1)"], "did you mean 'temperature'?"),
@@ -162,7 +162,7 @@ def test_a_law_that_a_part_does_not_keep_by_its_nature_is_shown_and_no_error(cal
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "loss:excused: keeps the laws (18 of 19 hold)",
-        "  expression: not kept by its nature, its weight is its own",
+        "  expression: exempt (declared by the part): its weight is its own",
     ]
     (document,) = json.loads(call("check", "loss:excused", "--json")[1])
     assert document["keeps"]
