@@ -171,6 +171,15 @@ def test_what_is_public_exists_and_the_facades_keep_their_names() -> None:
         assert all(hasattr(module, word) for word in getattr(module, "__all__", ()))
 
 
+def test_no_module_hides_a_name_of_its_package() -> None:
+    """`xmclab.host.resolve` is a function: a module `resolve.py` beside it would replace it once imported."""
+    for name in public_modules():
+        folder = PACKAGE / name.replace(".", "/")
+        names = set(getattr(importlib.import_module(f"xmclab.{name}".removesuffix(".")), "__all__", ()))
+        modules = {path.stem for path in folder.iterdir()} if folder.is_dir() else set()
+        assert not names & modules, name
+
+
 def test_files_and_functions_are_short() -> None:
     long = []
     for top in (PACKAGE, ROOT / "plugins"):

@@ -52,6 +52,13 @@ def test_every_committed_comparison_has_a_page(call: Call, tmp_path: Path, name:
     assert json.loads((RESULTS / name / "document.json").read_text())["title"] in (tmp_path / "report.html").read_text()
 
 
+def test_the_wheel_has_specs_and_the_files_of_the_page(clean_environment: Any, tmp_path: Path) -> None:
+    specs, _ = clean_environment.run("xmclab", "bench", "--list", cwd=tmp_path)
+    assert "reductions" in specs
+    clean_environment.run("xmclab", "report", RESULTS / "losses", "--out", "page", cwd=tmp_path)
+    assert (tmp_path / "page" / "report.html").is_file()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
