@@ -9,7 +9,8 @@ How a page is written, so that it can be run from top to bottom in an empty fold
 - Any other ```python block is executed, one after the other in one namespace. ```text blocks are only read.
 - `examples/` is at hand. `xmclab run` starts from `QUICK`, so what the page itself says wins. The cells of specs that
   ship are listed, not trained; those of the page's own files are trained. `encoder.model=minilm` is a tiny random BERT.
-  `make` and `pip install` are not run: their targets and extras must exist.
+  `make` and `pip install` are not run: their targets and extras must exist. A folder that the page made itself and
+  gives to `pip install` counts as installed from then on.
 """
 
 from __future__ import annotations
@@ -194,11 +195,29 @@ def make(arguments: list[str]) -> int:
 def pip(arguments: list[str]) -> int:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert arguments[0] == "install"
+    if (Path(arguments[-1]) / "pyproject.toml").is_file():
+        pretend_installed(Path(arguments[-1]).resolve())
+        return 0
     for wanted in re.findall(r"\.\[([\w,]+)\]", arguments[-1]) or [""]:
         assert not wanted or set(wanted.split(",")) <= set(extras)
     if "--constraint" in arguments:
         assert (ROOT / arguments[arguments.index("--constraint") + 1]).is_file()
     return 0
+
+
+def pretend_installed(folder: Path) -> None:
+    """Have this process find the module and the entry points of a distribution."""
+    project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    entries = [
+        f"[{group}]\n" + "".join(f"{name} = {module}\n" for name, module in names.items())
+        for group, names in project["entry-points"].items()
+    ]
+    (info / "entry_points.txt").write_text("\n".join(entries))
+    sys.path.insert(0, str(folder))  # restored with what the test itself has added
+    default_registry.cache_clear()
 
 
 @each_page
@@ -215,6 +234,7 @@ def test_a_reader_can_do_what_the_page_says(
         for block in blocks(page):
             reader.follow(block)
     finally:
+        default_registry.cache_clear()
         for name in set(sys.modules) - before:
             if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
                 del sys.modules[name]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,6 +106,78 @@ def test_no_room_hides_a_function_of_the_package() -> None:
     """`xmclab.objective` is a function: a submodule of that name would replace it once imported."""
     taken = {"objective", "train", "evaluate", "read", "load", "run", "predict", "tune"}
     assert not taken & {path.stem for path in PACKAGE.iterdir()}
+
+
+def public_modules() -> set[str]:
+    """What docs/plugins.md says a plugin may import, without `xmclab.` in front; the package itself is ""."""
+    text = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    table = text.partition("<!-- public -->")[2].partition("<!-- /public -->")[0]
+    return {name.removeprefix(".") for name in re.findall(r"^\| `xmclab(\S*)` \|", table, re.MULTILINE)}
+
+
+def private_imports(tree: ast.AST, public: set[str]) -> Iterator[str]:
+    """What a plugin imports besides: modules that are not public, and names that start with an underscore."""
+    for line, name in imports(tree):
+        module, _, attribute = name.rpartition(".")
+        whole = name in public or (PACKAGE / name.replace(".", "/")).with_suffix(".py").is_file()
+        owner = name if whole or (PACKAGE / name.replace(".", "/") / "__init__.py").is_file() else module
+        if owner not in public or (attribute.startswith("_") and not attribute.startswith("__")):
+            yield f"{line}: xmclab.{name}"
+
+
+def files_of_plugins() -> Iterator[tuple[Path, str]]:
+    """Every file with imports in `plugins/` and `examples/`, the templates of new plugins among them."""
+    for top in ("plugins", "examples"):
+        for file in sorted((ROOT / top).rglob("*")):
+            text = file.read_text(encoding="utf-8") if file.suffix in (".py", ".txt") else ""
+            if file.suffix == ".py" or re.search(r"^(from|import) xmclab", text, re.MULTILINE):
+                yield file, text
+
+
+def test_plugins_import_what_the_docs_call_public() -> None:
+    public = public_modules()
+    assert {"", "api", "host"} <= public
+    private = [
+        f"{file.relative_to(ROOT)}:{found}"
+        for file, text in files_of_plugins()
+        for found in private_imports(ast.parse(text), public)
+    ]
+    assert not private, "docs/plugins.md does not list:\n" + "\n".join(private)
+
+
+@pytest.mark.parametrize(
+    ("code", "private"),
+    [
+        ("import xmclab\nfrom xmclab import part", ""),
+        ("from xmclab import __version__", ""),
+        ("from xmclab import api", ""),
+        ("from xmclab.api import Loss", ""),
+        ("from xmclab.host import resolve", ""),
+        ("from xmclab.host import registry", "1: xmclab.host.registry"),
+        ("def f():\n    from xmclab.host.registry import Registry", "2: xmclab.host.registry.Registry"),
+        ("import xmclab.host.config", "1: xmclab.host.config"),
+        ("from xmclab.host import _LAZY", "1: xmclab.host._LAZY"),
+        ("from xmclab.runs.run import run", "1: xmclab.runs.run.run"),
+        ("from xmclab import runs", "1: xmclab.runs"),
+    ],
+)
+def test_an_import_that_is_not_public_is_named(code: str, private: str) -> None:
+    assert "\n".join(private_imports(ast.parse(code), {"", "api", "host"})) == private
+
+
+def test_what_is_public_exists_and_the_facades_keep_their_names() -> None:
+    for name in public_modules():
+        module = importlib.import_module(f"xmclab.{name}".removesuffix("."))
+        assert all(hasattr(module, word) for word in getattr(module, "__all__", ()))
+
+
+def test_no_module_hides_a_name_of_its_package() -> None:
+    """`xmclab.host.resolve` is a function: a module `resolve.py` beside it would replace it once imported."""
+    for name in public_modules():
+        folder = PACKAGE / name.replace(".", "/")
+        names = set(getattr(importlib.import_module(f"xmclab.{name}".removesuffix(".")), "__all__", ()))
+        modules = {path.stem for path in folder.iterdir()} if folder.is_dir() else set()
+        assert not names & modules, name
 
 
 def test_files_and_functions_are_short() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from xmclab.host.hookspecs import API_VERSION, PartRef, hookimpl, part
+from xmclab.host.hookspecs import API_VERSION, CommandRef, PartRef, command, hookimpl, part
 from xmclab.options import option
 
 if TYPE_CHECKING:
@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     from xmclab.objectives.objective import Objective
 
 __version__ = "0.1.0"
-__all__ = ["API_VERSION", "Objective", "PartRef", "__version__", "hookimpl", "objective", "option", "part"]
+__all__ = [
+    "API_VERSION",
+    "CommandRef",
+    "Objective",
+    "PartRef",
+    "__version__",
+    "command",
+    "hookimpl",
+    "objective",
+    "option",
+    "part",
+]
 
 _LAZY = {"objective": "xmclab.host.compose", "Objective": "xmclab.objectives.objective", "api": "xmclab.api"}
 

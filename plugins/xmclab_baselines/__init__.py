@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import xmclab
-from xmclab.host.hookspecs import PartRef
 
 
 @xmclab.hookimpl
-def xmclab_parts() -> list[PartRef]:
+def xmclab_parts() -> list[xmclab.PartRef]:
     return [
         xmclab.part("baseline", "tfidf_labels", "xmclab_baselines.tfidf:TfidfLabels"),
         xmclab.part("baseline", "tfidf_neighbours", "xmclab_baselines.tfidf:TfidfNeighbours"),

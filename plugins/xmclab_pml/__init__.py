@@ -3,7 +3,7 @@
 That library is imported when one of its losses is used or described, never for the names alone.
 """
 
-from xmclab.host.hookspecs import PartRef, hookimpl, part
+from xmclab import PartRef, hookimpl, part
 
 LOSSES = (
     "CircleLoss",

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from xmclab.api import option
 from xmclab.errors import ConfigError, did_you_mean
-from xmclab.host.options import make_part
-from xmclab.objectives.expr import parse_expression
+from xmclab.host import make_part
+from xmclab.objectives import parse_expression
 
 Field = tuple[str, Any, Any]  # name, type, dataclass field
 

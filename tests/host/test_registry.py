@@ -96,14 +96,13 @@ def test_a_name_that_cannot_be_had_says_why_and_is_not_listed(install: Install) 
 
 
 @pytest.mark.parametrize("hook", HOOKS)
-def test_the_example_of_every_hook_is_a_plugin(hook: str, tmp_path: Path) -> None:
+def test_the_example_of_every_hook_is_a_plugin(hook: str, install: Install) -> None:
     examples = doctest.DocTestParser().get_examples(getattr(hookspecs, hook).__doc__)
     assert examples, f"{hook} shows no example"
-    file = tmp_path / f"{hook}.py"
-    file.write_text("".join(example.source for example in examples))
-    before = load()
-    after = before.with_file(file)
-    added = after.claims[len(before.claims) :]
+    install("".join(example.source for example in examples))
+    registry = load()
+    assert not registry.broken
+    added = [claim for claim in registry.claims if claim.origin.plugin == "other"]
     assert added
     kinds = KINDS if hook == "xmclab_parts" else (hook.removeprefix("xmclab_").removesuffix("s"),)
     assert all(claim.kind in kinds for claim in added)
@@ -121,6 +120,71 @@ def test_xmclab_recipes_supplies_recipes_by_name(install: Install) -> None:
     assert registry.recipe("r") == Path("folder/r.yaml")
     with pytest.raises(ConfigError, match=r"unknown recipe 'unidecc'.*did you mean 'unidec'"):
         registry.recipe("unidecc")
+
+
+COMMANDS = """
+import xmclab
+
+def greet(name: str = "you", loudly: bool = False) -> None:
+    '''Say hello.
+
+    And nothing else.
+    '''
+    print(f"hello {name}{'!' * loudly}")
+
+not_a_command = 3
+
+@xmclab.hookimpl
+def xmclab_commands():
+    return [xmclab.command("greet", greet), *MORE]
+"""
+
+
+def commands(*more: str) -> str:
+    """A plugin that supplies the command `greet` and these calls of `xmclab.command`."""
+    return COMMANDS.replace("MORE", f"[{', '.join(more)}]")
+
+
+def test_xmclab_commands_supplies_commands_by_name(install: Install) -> None:
+    lazy = "xmclab.command('later', 'no_such_module_anywhere:command', help='Later.')"
+    install(commands(lazy, "xmclab.command('noun', not_a_command, help='None.')"))
+    registry = load()
+    assert registry.problems == []
+    ours = {"bench", "report", "check", "new"}
+    assert {name: text for name, text in registry.commands().items() if name not in ours} == {
+        "greet": "Say hello.",
+        "later": "Later.",
+        "noun": "None.",
+    }
+    assert registry.command("greet", lambda target: target.__name__) == "greet"
+    with pytest.raises(ConfigError, match=r"unknown command 'gret' \(did you mean 'greet'\?\)"):
+        registry.command("gret", lambda target: target)
+    with pytest.raises(ConfigError, match=r"did you mean 'run'"):
+        registry.command("rnu", lambda target: target)
+    with pytest.raises(PluginError, match=r"other-dist 2.5.*command 'later': ModuleNotFoundError"):
+        registry.command("later", lambda target: target)
+    with pytest.raises(PluginError, match=r"command 'noun' must be a function or a typer\.Typer, not 3"):
+        registry.command("noun", lambda target: target)
+    with pytest.raises(PluginError, match=r"other-dist 2.5.*command 'greet': ZeroDivisionError"):
+        registry.command("greet", lambda target: 1 / 0)
+
+
+def test_nothing_wins_when_two_plugins_supply_a_command(install: Install) -> None:
+    install(commands("xmclab.command('bench', greet)"))
+    registry = load()
+    assert ["command 'bench' is supplied by both" in str(problem) for problem in registry.problems] == [True]
+    with pytest.raises(PluginError, match=r"supplied by both .*say 'other_dist\.bench' or 'xmclab\.bench'"):
+        registry.command("bench", lambda target: target)
+    assert registry.command("other_dist.bench", lambda target: target.__name__) == "greet"
+    assert registry.command("xmclab.bench", lambda target: target.__name__) == "bench"
+    assert {"other_dist.bench", "xmclab.bench", "report", "greet"} <= registry.commands().keys()
+    assert "bench" not in registry.commands()
+
+
+def test_a_file_cannot_supply_commands(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(commands())
+    with pytest.raises(PluginError, match=r"supplies commands \(greet\), which only an installed plugin can: give it"):
+        load().with_file(tmp_path / "mine.py")
 
 
 def test_xmclab_datasets_supplies_data_sets_by_name(install: Install) -> None:
@@ -231,6 +295,14 @@ def test_two_distributions_with_one_entry_point_name(install: Install) -> None:
             "unknown kind of part 'los' (did you mean 'loss'?)",
         ),
         ("@xmclab.hookimpl\ndef xmclab_parts(): return [xmclab.part('loss', 'a+b', 'b:c')]", "'a+b' is no name"),
+        (
+            "@xmclab.hookimpl\ndef xmclab_command(): return []",
+            "(did you mean 'xmclab_commands'?)",
+        ),
+        ("@xmclab.hookimpl\ndef xmclab_commands(): return ['a']", "returns a list of xmclab.command(name, target)"),
+        ("@xmclab.hookimpl\ndef xmclab_commands(): return print", "returns a list of xmclab.command(name, target)"),
+        ("@xmclab.hookimpl\ndef xmclab_commands(): return [xmclab.command('--a', print)]", "'--a' is no name"),
+        ("@xmclab.hookimpl\ndef xmclab_commands(): return [xmclab.command('run', print)]", "command 'run' is built in"),
         ("xmclab_api = 99", "built for version 99 of the plugin interface, this xmclab has version 1"),
     ],
 )

@@ -1,5 +1,4 @@
-"""The command line: `xmclab run`, `data`, `predict`, `eval`, `score`, `export`, `bench`, `report`, `new`, `check`,
-`parts`, `recipes`.
+"""The command line: `xmclab run`, `predict`, `eval`, `score`, `export`, `parts`, `recipes`, `data`; plugins add others.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 usage or config, 3 data, 4 plugin,
 5 diverged, 6 out of memory, 7 storage, 130 interrupted, 141 the reader of stdout went away.
@@ -18,14 +17,16 @@ from typing import Annotated, Any
 import typer
 
 from xmclab import __version__
-from xmclab.cli import bench, check, data, export, new, predict, score
-from xmclab.cli.common import Json, print_json, registry_with, without_plugins
+from xmclab.cli import data, export, predict, score
+from xmclab.cli.commands import Commands
+from xmclab.cli.common import Json, print_files, print_json, registry_with, without_plugins
 from xmclab.errors import XmclabError
 from xmclab.system import messages
 
 # The commands import what they need when they run: help answers without torch.
 app = typer.Typer(
     name="xmclab",
+    cls=Commands,
     help="A pluggable loss-and-sampler toolkit for extreme multi-label classification.",
     epilog="XMCLAB_PLUGINS=a,b loads only these plugins; XMCLAB_STRICT=1 makes a broken plugin an error.",
     no_args_is_help=True,
@@ -149,10 +150,6 @@ app.command()(predict.predict)
 app.command("eval")(predict.evaluate)
 app.command()(score.score)
 app.command()(export.export)
-app.command()(new.new)
-app.command()(check.check)
-app.command()(bench.bench)
-app.command()(bench.report)
 
 
 @app.command()
@@ -179,10 +176,8 @@ def recipes(
     as_json: Json = False,
 ) -> None:
     """List the recipes: what recipe=NAME can be."""
-    from xmclab.cli import show
-
     others, files = without_plugins(words)
     if others:
         raise typer.BadParameter(f"nothing but plugin=FILE is expected, not {' '.join(others)}")
-    rows = show.recipe_rows(registry_with(files))
-    print_json(rows) if as_json else show.print_recipes(rows)
+    registry = registry_with(files)
+    print_files({name: registry.recipe(name) for name in registry.names("recipe")}, as_json)

@@ -1,17 +1,22 @@
-"""What several commands share. Nothing here imports torch: help answers without it."""
+"""What several commands share, those of plugins too. Nothing here imports torch: help answers without it."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from xmclab.host.registry import Registry
+
+WIDE = 200  # columns where nobody watches: lines stay whole for grep
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or an export of one.", show_default=False)]
@@ -24,6 +29,30 @@ Plugin = Annotated[
 
 def print_json(document: Any) -> None:
     print(json.dumps(document, indent=1, ensure_ascii=False))
+
+
+def wide_console() -> Console:
+    """Stdout, as wide as lines get where nobody watches."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
+
+
+def print_files(files: Mapping[str, Path], as_json: bool) -> None:
+    """YAML files by name, each with the comment on its first line."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from xmclab.host.recipes import summary
+
+    rows = [{"name": name, "summary": summary(path), "path": str(path)} for name, path in files.items()]
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for row in rows:
+        table.add_row(f"[bold cyan]{escape(row['name'])}[/bold cyan]", escape(row["summary"]))
+    wide_console().print(table)
 
 
 def note(text: str) -> None:

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from xmclab.cli.common import wide_console
 from xmclab.host.config import Config
-from xmclab.host.recipes import summary
 from xmclab.host.registry import OptionInfo, PartInfo, Registry
-
-WIDE = 200  # columns where nobody watches: lines stay whole for grep
-
-
-def wide_console() -> Console:
-    """Stdout, as wide as lines get where nobody watches."""
-    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
 
 
 def why_document(config: Config) -> list[dict[str, Any]]:
@@ -84,21 +75,3 @@ def _option_line(option: OptionInfo) -> str:
     bounds = f" [dim]{escape(option.bounds)}[/dim]" if option.bounds else ""
     text = f"  [dim]{escape(option.help)}[/dim]" if option.help else ""
     return f"{escape(option.name)}: {escape(option.type)} {escape(default)}{bounds}{text}"
-
-
-def recipe_rows(registry: Registry) -> list[dict[str, str]]:
-    """Every recipe with its one-line summary and its file."""
-    return spec_rows({name: registry.recipe(name) for name in registry.names("recipe")})
-
-
-def spec_rows(paths: Mapping[str, Path]) -> list[dict[str, str]]:
-    """Files by name with their one-line summaries."""
-    return [{"name": name, "summary": summary(path), "path": str(path)} for name, path in paths.items()]
-
-
-def print_recipes(rows: Sequence[dict[str, str]]) -> None:
-    """A line per recipe."""
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for row in rows:
-        table.add_row(f"[bold cyan]{escape(row['name'])}[/bold cyan]", escape(row["summary"]))
-    wide_console().print(table)

@@ -6,8 +6,10 @@ group `xmclab`, or given on the command line as `plugin=./file.py`. A function m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pluggy
 
@@ -29,6 +31,8 @@ KINDS = (
     "tracker",
     "baseline",
 )
+# The built-in commands, whose names no plugin may take.
+COMMANDS = ("run", "predict", "eval", "score", "export", "parts", "recipes", "data")
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,26 @@ def part(kind: str, name: str, target: type | str = "", *, unusable: str = "", a
         unusable: in place of a target, why a name that users may expect cannot be had: what they are told.
     """
     return PartRef(kind, name, target, unusable, always)
+
+
+@dataclass(frozen=True)
+class CommandRef:
+    """A command under a name: the function or `typer.Typer` that runs it, or a lazy `"module:attribute"` reference."""
+
+    name: str
+    target: Callable[..., Any] | str
+    help: str = ""
+
+
+def command(name: str, target: Callable[..., Any] | str, *, help: str = "") -> CommandRef:
+    """Name a command, for `xmclab_commands`: `command("hello", "my_plugin.cli:hello", help="Say hello.")`.
+
+    Args:
+        target: its arguments and options are those of the function, as typer reads them.
+        help: the line in `xmclab --help`; of a target that is not lazy, the first line of its docstring by default.
+    """
+    lines = "" if isinstance(target, str) else (getattr(target, "__doc__", None) or "").strip()
+    return CommandRef(name, target, help or lines.partition("\n")[0])
 
 
 @hookspec
@@ -89,4 +113,18 @@ def xmclab_datasets() -> dict[str, Path]:  # type: ignore[empty-body]
         >>> @xmclab.hookimpl
         ... def xmclab_datasets():
         ...     return {"ours": Path("ours")}
+    """
+
+
+@hookspec
+def xmclab_commands() -> list[CommandRef]:  # type: ignore[empty-body]
+    """Supply commands for the command line: `xmclab NAME ...`. Of installed plugins only, not of `plugin=./file.py`.
+
+    A target given as `"module:attribute"` is imported when the command is used, so that `xmclab --help` stays fast.
+
+    Example:
+        >>> import xmclab
+        >>> @xmclab.hookimpl
+        ... def xmclab_commands():
+        ...     return [xmclab.command("hello", "my_plugin.cli:hello", help="Say hello.")]
     """

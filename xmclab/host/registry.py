@@ -1,4 +1,4 @@
-"""Finding parts, recipes and data sets by name: plugins are loaded through pluggy, each guarded from the others.
+"""Finding parts, recipes, data sets and commands by name; plugins are loaded by pluggy, each guarded from the others.
 
 What happens to a plugin that is at fault:
 - It raises at import or in a hook, misspells a hook, forgets to mark one, takes arguments that the hook does not have,
@@ -7,6 +7,7 @@ What happens to a plugin that is at fault:
   asking for one is an error of the plugin (exit 4), unless the name is close to a known one (a typing error, exit 2).
 - Two plugins supply the same name, or two distributions use the same entry-point name: nothing wins. The bare name
   is an error that names both; `<distribution>.<name>` selects one.
+- It takes the name of a built-in command: it is left out as above, and the built-in command works.
 - A part cannot be imported, or is no concrete dataclass of its kind: an error when that part is used.
 - A tracker of it raises: a warning, and it is not called again in that run (runs/observers.py).
 - `XMCLAB_STRICT=1` makes every such problem an error at once.
@@ -32,17 +33,19 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import pluggy
 
 from xmclab.errors import ConfigError, DataError, PluginError, Problem, XmclabError, closest, did_you_mean
 from xmclab.host import hookspecs
-from xmclab.host.hookspecs import API_VERSION, KINDS, PROJECT, PartRef
+from xmclab.host.hookspecs import API_VERSION, COMMANDS, KINDS, PROJECT, CommandRef, PartRef
 
 CORE = ("core", "xmclab")  # entry point and distribution of the built-in parts, which always load
 NAME = re.compile(r"\w+([.-]\w+)*")
-Target = type | str | Path
+Target = type | str | Path | Callable[..., Any]
+COMMAND = "command"
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,13 @@ class Origin:
 class Claim:
     """A name that a plugin supplies something under."""
 
-    kind: str  # one of KINDS, or "recipe", "dataset"
+    kind: str  # one of KINDS, or "recipe", "dataset", "command"
     name: str
     target: Target
     origin: Origin
     unusable: str = ""  # why it is an error to ask for it
     always: bool = False  # a tracker of every run
+    help: str = ""  # of a command
 
     @property
     def qualified(self) -> str:
@@ -159,6 +163,26 @@ class Registry:
         """
         return Path(str(self._find("dataset", name).target))
 
+    def commands(self) -> dict[str, str]:
+        """The commands that plugins supply, each with its line of help. Imports none of them."""
+        claims = [claim for claim in self.claims if claim.kind == COMMAND]
+        found = {claim.qualified if self._contested(claim) else claim.name: claim.help for claim in claims}
+        return dict(sorted(found.items()))
+
+    def command(self, name: str, build: Callable[[Any], Result]) -> Result:
+        """What `build` makes of the function or `typer.Typer` of a command.
+
+        Raises:
+            ConfigError: nobody supplies the name.
+            PluginError: several plugins supply it, it cannot be imported, or `build` raises.
+        """
+        claim = self._find(COMMAND, name)
+        with _guarded(claim.origin, f"command {name!r}"):
+            target = _import_target(claim.target) if isinstance(claim.target, str) else claim.target
+            if not callable(target):
+                raise _fault(claim.origin, f"command {name!r} must be a function or a typer.Typer, not {target!r}")
+            return build(target)
+
     def describe(self, kind: str | None = None) -> list[PartInfo]:
         """Every part (of a kind), in order of kind and name. Imports all of them."""
         if kind is not None and kind not in KINDS:
@@ -195,6 +219,9 @@ class Registry:
         claims = _collect(origin, lambda: _import_file(file))
         if not claims:
             raise _fault(origin, "supplies nothing: no function of it is marked with @xmclab.hookimpl")
+        if commands := [claim.name for claim in claims if claim.kind == COMMAND]:
+            reason = f"supplies commands ({', '.join(commands)}), which only an installed plugin can"
+            raise _fault(origin, f"{reason}: give it an entry point of group {PROJECT!r} and install it")
         return Registry([*self.claims, *claims], [*self.origins, origin], self.broken, self.notices)
 
     def fault_of(self, error: Exception) -> PluginError | None:
@@ -223,7 +250,7 @@ class Registry:
         return found[0]
 
     def _unknown(self, kind: str, name: str) -> XmclabError:
-        names = self.names(kind)
+        names = [*self.names(kind), *(COMMANDS if kind == COMMAND else ())]
         error: type[XmclabError] = DataError if kind == "dataset" else ConfigError
         hint = did_you_mean(name, names)
         if kind in KINDS and closest(name, names) is None:
@@ -368,10 +395,12 @@ def _collect(origin: Origin, load: Callable[[], object]) -> list[Claim]:
     with _guarded(origin, "hook"):
         parts = manager.hook.xmclab_parts()
         recipes, datasets = manager.hook.xmclab_recipes(), manager.hook.xmclab_datasets()
+        commands = manager.hook.xmclab_commands()
     return [
         *_part_claims(origin, parts),
         *_path_claims(origin, "recipe", "xmclab_recipes", recipes),
         *_path_claims(origin, "dataset", "xmclab_datasets", datasets),
+        *_command_claims(origin, commands),
     ]
 
 
@@ -413,6 +442,19 @@ def _part_claims(origin: Origin, answers: Sequence[object]) -> list[Claim]:
                 raise _fault(origin, f"unknown kind of part {ref.kind!r} ({did_you_mean(str(ref.kind), KINDS)})")
             _check_name(origin, ref.name)
             claims.append(Claim(ref.kind, ref.name, ref.target, origin, ref.unusable, ref.always))
+    return claims
+
+
+def _command_claims(origin: Origin, answers: Sequence[object]) -> list[Claim]:
+    claims = []
+    for answer in answers:
+        for ref in list(answer) if isinstance(answer, list | tuple) else [answer]:
+            if not isinstance(ref, CommandRef):
+                raise _fault(origin, f"xmclab_commands returns a list of xmclab.command(name, target), not {ref!r}")
+            _check_name(origin, ref.name)
+            if ref.name in COMMANDS:
+                raise _fault(origin, f"command {ref.name!r} is built in: choose another name")
+            claims.append(Claim(COMMAND, ref.name, ref.target, origin, help=ref.help))
     return claims
 
 

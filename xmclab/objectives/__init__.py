@@ -1,1 +1,30 @@
-"""The mathematics: expressions, terms under reductions, values and gradients. Knows api, errors and kernels only."""
+"""The mathematics: expressions, terms under reductions, values and gradients. Knows api, errors and kernels only.
+
+The names below are for plugins too; each is imported when it is first used, since most need torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from xmclab.objectives.expr import TermSpec, parse_expression
+    from xmclab.objectives.objective import Objective, Term
+    from xmclab.objectives.reductions.psl import Psl
+
+__all__ = ["Objective", "Psl", "Term", "TermSpec", "parse_expression"]
+
+_LAZY = {
+    "Objective": "objective",
+    "Psl": "reductions.psl",
+    "Term": "objective",
+    "TermSpec": "expr",
+    "parse_expression": "expr",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)

@@ -1,0 +1,104 @@
+"""A bench from spec to document: cells resolved, run where they were not, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+
+from xmclab.host import Config, Registry, resolve
+from xmclab_bench.cells import Keys
+from xmclab_bench.document import Document, Group, Wanted, compare
+from xmclab_bench.run_folder import read_run
+from xmclab_bench.runner import run_jobs
+from xmclab_bench.spec import Cell, LeftOut, Spec, resolve_cells
+from xmclab_bench.view import Job
+
+# What makes a run a cell: it is compared, not used.
+CELL = ("keep_model=false", "evaluate.baselines=false")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a bench found."""
+
+    document: Document
+    failures: Sequence[LeftOut]
+
+
+def run_bench(spec: Spec, registry: Registry, cells: Path, console: Console, at_once: int = 1) -> Result:
+    """Run and compare the cells of a spec.
+
+    Args:
+        cells: the folder in which runs are kept and found again.
+        at_once: processes.
+    """
+    spec = replace(spec, base=(*CELL, *spec.base))
+    found, refused = resolve_cells(spec, registry)
+    keys = Keys()
+    failures: list[LeftOut] = []
+    if spec.budget == "time":
+        found, failures = _equal_time(found, registry, keys, cells, console)
+    jobs = [Job(cell, cells / keys.key(config)) for cell, config in found]
+    failures += run_jobs(jobs, at_once, console)
+    wanted = Wanted(
+        spec.name,
+        spec.title,
+        spec.metrics,
+        spec.searches,
+        spec.measures,
+        spec.target,
+        spec.budget,
+        [
+            {"name": each.cell.row, "column": each.cell.column, "seed": each.cell.seed, "reason": each.reason}
+            for each in (*refused, *failures)
+        ],
+        spec.columns,
+    )
+    return Result(compare(_groups(jobs), wanted), failures)
+
+
+def _groups(jobs: Sequence[Job]) -> list[Group]:
+    places = dict.fromkeys((job.cell.row, job.cell.column) for job in jobs if job.done)
+    return [
+        Group(
+            row,
+            column,
+            [read_run(job.folder) for job in jobs if job.done and (job.cell.row, job.cell.column) == (row, column)],
+        )
+        for row, column in places
+    ]
+
+
+def _equal_time(
+    found: Sequence[tuple[Cell, Config]], registry: Registry, keys: Keys, cells: Path, console: Console
+) -> tuple[list[tuple[Cell, Config]], list[LeftOut]]:
+    """The cells with as many epochs as take the time of the first row that trains; an epoch of each is timed first."""
+    pilots: dict[tuple[str, str], Job] = {}
+    for cell, _ in found:
+        if (cell.row, cell.column) not in pilots:
+            pilot = replace(cell, overrides=(*cell.overrides, "epochs=1", "evaluate.every=0"))
+            job = Job(pilot, cells / keys.key(resolve(pilot.overrides, registry)))
+            pilots[cell.row, cell.column] = job
+    failed = {(left.cell.row, left.cell.column): left for left in run_jobs(list(pilots.values()), 1, console)}
+    seconds = {place: _train_seconds(job) for place, job in pilots.items() if job.done}
+    first = next(((cell, config) for cell, config in found if (cell.row, cell.column) in seconds), None)
+    timed: list[tuple[Cell, Config]] = []
+    failures: list[LeftOut] = []
+    for cell, _ in found:
+        place = cell.row, cell.column
+        if first is None or place not in seconds:
+            failures.append(replace(failed[place], cell=cell))
+            continue
+        budget = seconds[first[0].row, first[0].column] * first[1].settings.epochs
+        changed = replace(cell, overrides=(*cell.overrides, f"epochs={max(1, round(budget / seconds[place]))}"))
+        timed.append((changed, resolve(changed.overrides, registry)))
+    return timed, failures
+
+
+def _train_seconds(job: Job) -> float:
+    measured = read_run(job.folder).measure("train")
+    assert measured is not None, "a finished run knows its time"
+    return measured

@@ -1,0 +1,132 @@
+"""`xmclab bench` and `xmclab report`: comparisons, run or only shown."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from xmclab.cli.common import Json, note, print_files, print_json, wide_console
+from xmclab.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from xmclab.host import Registry
+    from xmclab_bench.document import Document
+    from xmclab_bench.spec import Spec
+
+TERMINATED = 143
+METRICS = "P@1,P@3,P@5,PSP@1,PSP@3,PSP@5"
+
+
+def bench(
+    spec: Annotated[
+        str, typer.Argument(metavar="SPEC", help="A named spec (xmclab bench --list), or a YAML file.")
+    ] = "",
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as data=tiny epochs=2 seed=0,1 budget=time.")
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Runs at the same time.")] = 1,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where the report is written.")] = None,
+    cells: Annotated[
+        Path, typer.Option("--cells", metavar="DIR", help="Where the runs are kept and found again.")
+    ] = Path("runs/cells"),
+    list_specs: Annotated[bool, typer.Option("--list", help="List the named specs.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells; run nothing.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare: train every cell of a spec, test the differences, write tables and a page."""
+    from xmclab.host import default_registry
+    from xmclab_bench.spec import load_spec, named_specs
+
+    if list_specs:
+        print_files(named_specs(), as_json)
+        return
+    if not spec:
+        raise ConfigError(Problem("", "which comparison?", "name a spec (xmclab bench --list) or a YAML file"))
+    declared = load_spec(spec, overrides or [])
+    for text in declared.notes:
+        note(text)
+    registry = default_registry()
+    if dry_run:
+        _list_cells(declared, registry)
+    else:
+        _run(declared, registry, jobs, out or Path("runs") / f"bench-{declared.name}", cells, as_json)
+
+
+def _list_cells(spec: Spec, registry: Registry) -> None:
+    from xmclab.data import open_data
+    from xmclab_bench.spec import resolve_cells
+
+    found, refused = resolve_cells(spec, registry)
+    for settings in {config.settings.data for _, config in found}:
+        open_data(settings, registry)  # one that is missing is reported now
+    for cell, _ in found:
+        print(f"{cell.row}{cell.column and ', ' + cell.column}, seed {cell.seed}: {' '.join(cell.overrides)}")
+    for refusal in refused:
+        note(f"left out: {refusal.cell.row}, seed {refusal.cell.seed}: {refusal.reason}")
+
+
+def _run(spec: Spec, registry: Registry, jobs: int, out: Path, cells: Path, as_json: bool) -> None:
+    from rich.console import Console
+
+    from xmclab_bench.bench import run_bench
+    from xmclab_bench.write import write_report
+
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # not at once: its runs are ended with it
+    try:
+        result = run_bench(spec, registry, cells, Console(file=sys.stderr), jobs)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    _show(result.document, write_report(result.document, out), as_json)
+    if result.failures:
+        raise typer.Exit(result.failures[0].exit_code)
+
+
+def report(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="RUN...", help="Run folders, finished or training; or one document.json, or its folder."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Where the report is written: report/, or beside the document."),
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="A,B", help=f"Which metrics of the runs; {METRICS} by default.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show runs side by side: the same tables and page as a bench; runs that differ only in their seed share a row.
+
+    Of a document.json, which a bench or a report wrote, only the page is made: report.html.
+    """
+    from xmclab_bench.document import document_at, read_document
+    from xmclab_bench.report import compare_folders
+    from xmclab_bench.write import write_page, write_report
+
+    files = [file for source in sources if (file := document_at(source)) is not None]
+    if not files:
+        document = compare_folders(sources, (metrics or METRICS).split(","))
+        _show(document, write_report(document, out or Path("report")), as_json)
+        return
+    if len(sources) > 1:
+        raise ConfigError(Problem(str(files[0]), "a document is shown by itself", "give one document, or run folders"))
+    if metrics is not None:
+        raise ConfigError(Problem("--metrics", "a document has its own metrics", "leave it out, or give run folders"))
+    document = read_document(files[0])
+    _show(document, write_page(document, out or files[0].parent), as_json)
+
+
+def _show(document: Document, page: Path, as_json: bool) -> None:
+    from xmclab_bench.tables import print_document
+
+    if as_json:
+        print_json(document)
+    else:
+        print_document(wide_console(), document)
+        print(f"report: {page}")

@@ -1,0 +1,290 @@
+"""The document that all reports are made from: rows of runs, their numbers, and which differences are real.
+
+{"name", "title", "metrics", "searches", "measures", "target", "budget", "columns", "seeds",
+ "data":     [{"name", "sha256", "train", "test", "labels"}],      one, unless runs of several are shown
+ "environment",                                                    of the first run
+ "rows":     [{"name", "column", "search", "metrics": {P@1: {"mean", "sd", "values", "best"}}, "bands", "target"}],
+ "groups":   [{"name", "column", "seeds", "epochs", "state", "measures", "curves", "pool", "differs"}],   all searches
+ "tests":    [{"search", "column", "metric", "a", "b", "value", "low", "high", "p"}],      a, b: rows of a search
+ "heads":    [{"name", "column", "metric", "a", "b", "value", "low", "high", "p"}],        a, b: searches of a row
+ "left_out": [{"name", "column", "seed", "reason"}]}                             cells that failed or cannot exist
+
+Everything is in terms of JSON, numbers unrounded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from xmclab.errors import DataError, Problem
+from xmclab_bench.run_folder import CONFIG, TARGET, Run
+from xmclab_bench.statistics import Points, difference, drawn, flipped, holm
+
+SIGNIFICANT = 0.05
+DOCUMENT = "document.json"
+KEYS = (
+    *("name", "title", "metrics", "searches", "measures", "target", "budget", "columns", "seeds"),
+    *("data", "environment", "rows", "groups", "tests", "heads", "left_out"),
+)
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of a row (and column) that differ in their seed."""
+
+    name: str
+    column: str
+    runs: Sequence[Run]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a comparison shows."""
+
+    name: str
+    title: str
+    metrics: Sequence[str]
+    searches: Sequence[str]
+    measures: Sequence[str] = ()
+    target: tuple[str, float] | None = None
+    budget: str = "steps"
+    left_out: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    columns: str = ""  # the key whose values are the columns
+
+
+def compare(groups: Sequence[Group], wanted: Wanted) -> Document:
+    """The comparison of these groups."""
+    rows = [row for group in groups for search in wanted.searches if (row := _row(group, search, wanted)) is not None]
+    tests = list(_tests(groups, wanted))
+    _mark_best(rows, tests, wanted.metrics)
+    return {
+        "name": wanted.name,
+        "title": wanted.title,
+        "metrics": list(wanted.metrics),
+        "searches": [search for search in wanted.searches if any(row["search"] == search for row in rows)],
+        "measures": list(wanted.measures),
+        "target": list(wanted.target) if wanted.target else None,
+        "budget": wanted.budget,
+        "columns": wanted.columns,
+        "seeds": sorted({run.seed for group in groups for run in group.runs}),
+        "data": list(_data_of(groups).values()),
+        "environment": next((run.environment for group in groups for run in group.runs if run.environment), {}),
+        "rows": rows,
+        "groups": [
+            _group(group, wanted, differing) for group, differing in zip(groups, _differing(groups), strict=True)
+        ],
+        "tests": tests,
+        "heads": list(_heads(groups, wanted)),
+        "left_out": list(wanted.left_out),
+    }
+
+
+def document_at(path: Path) -> Path | None:
+    """The file, or the one in this folder, that holds a document; None if this is a run folder, or nothing."""
+    if path.is_file():
+        return path
+    file = path / DOCUMENT
+    return file if file.is_file() and not (path / CONFIG).is_file() else None
+
+
+def read_document(file: Path) -> Document:
+    """What was written as `document.json`.
+
+    Raises:
+        DataError: it cannot be read, or is something else.
+    """
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(Problem(str(file), f"cannot be read: {error}")) from error
+    missing = [key for key in KEYS if not isinstance(document, dict) or key not in document]
+    if missing:
+        hint = f"it lacks {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}"
+        raise DataError(Problem(str(file), f"not a {DOCUMENT} of a bench or report", hint))
+    found: Document = document
+    return found
+
+
+def _data_of(groups: Sequence[Group]) -> dict[str, Any]:
+    """What the finished runs were trained and measured on, by the hash of its bytes."""
+    documents = [run.document for group in groups for run in group.runs if run.document]
+    return {document["data"]["sha256"]: document["data"] for document in documents}
+
+
+def summary_of(values: Sequence[float]) -> dict[str, Any]:
+    """Mean and standard deviation over seeds; one seed has no deviation."""
+    return {
+        "mean": statistics.fmean(values),
+        "sd": statistics.stdev(values) if len(values) > 1 else None,
+        "values": list(values),
+    }
+
+
+def _row(group: Group, search: str, wanted: Wanted) -> dict[str, Any] | None:
+    runs = [run for run in group.runs if search in run.metrics]
+    if not runs:
+        return None
+    shown = {
+        metric: {**summary_of([run.metrics[search][metric] for run in runs]), "best": False}
+        for metric in wanted.metrics
+        if all(metric in run.metrics[search] for run in runs)
+    }
+    seconds = [run.seconds_to(search, *wanted.target) for run in runs] if wanted.target else []
+    reached = [value for value in seconds if value is not None]
+    return {
+        "name": group.name,
+        "column": group.column,
+        "search": search,
+        "metrics": shown,
+        "bands": _bands(runs, search, wanted.metrics),
+        "target": summary_of(reached) if reached and len(reached) == len(runs) else None,
+    }
+
+
+def _bands(runs: Sequence[Run], search: str, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
+    """What head, torso and tail labels bring to each metric, the mean over the seeds."""
+    found = [run.document["bands"][search] for run in runs if run.document and search in run.document.get("bands", {})]
+    if not found:
+        return {}
+    return {
+        band: {
+            metric: statistics.fmean(bands[band][metric] for bands in found) for metric in metrics if metric in values
+        }
+        for band, values in found[0].items()
+    }
+
+
+def _group(group: Group, wanted: Wanted, differing: Mapping[str, Any]) -> dict[str, Any]:
+    measures = {}
+    for name in (name for name in wanted.measures if name != TARGET):
+        values = [value for run in group.runs if (value := run.measure(name)) is not None]
+        measures[name] = summary_of(values) if values else None
+    return {
+        "name": group.name,
+        "column": group.column,
+        "seeds": [run.seed for run in group.runs],
+        "epochs": group.runs[0].config["epochs"],
+        "state": next((run.state for run in group.runs if run.state != "finished"), "finished"),
+        "measures": measures,
+        "curves": [_curve(run, wanted) for run in group.runs],
+        "pool": _pool(group.runs),
+        "differs": dict(differing),
+    }
+
+
+def _curve(run: Run, wanted: Wanted) -> list[dict[str, Any]]:
+    """The evaluations of a run: epoch, seconds of training, metrics of every search."""
+    return [
+        {
+            "seed": run.seed,
+            "epoch": record["epoch"],
+            "seconds": record.get("seconds"),
+            "metrics": {
+                search: {metric: row[metric] for metric in wanted.metrics if metric in row}
+                for search, row in record["metrics"].items()
+            },
+        }
+        for record in run.evaluations
+    ]
+
+
+def _pool(runs: Sequence[Run]) -> list[dict[str, float]]:
+    """Queries, labels and positives per query of the pools, and the loss: means over each epoch and all seeds."""
+    by_epoch: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for run in runs:
+        for step in run.steps:
+            by_epoch[step["epoch"]].append(step)
+    names = ("queries", "pool", "positives", "loss")
+    return [
+        {"epoch": epoch + 1, **{name: statistics.fmean(step[name] for step in steps) for name in names}}
+        for epoch, steps in sorted(by_epoch.items())
+    ]
+
+
+def _tests(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:
+    """Every pair of rows of a column in every search and metric."""
+    for search in wanted.searches:
+        for column in dict.fromkeys(group.column for group in groups):
+            beside = [group for group in groups if group.column == column]
+            if len(_data_of(beside)) == 1:
+                points = {group.name: _points(group, search, wanted.metrics) for group in beside}
+                seeds = {tuple(run.seed for run in group.runs) for group in beside}
+                for found in _differences(points, same_seeds=len(seeds) == 1):
+                    yield {"search": search, "column": column, **found}
+
+
+def _heads(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:
+    """Every pair of searches of a row in every metric."""
+    for group in groups:
+        points = {search: _points(group, search, wanted.metrics) for search in wanted.searches}
+        for found in _differences(points, same_seeds=True):
+            yield {"name": group.name, "column": group.column, **found}
+
+
+def _differences(points: Mapping[str, Sequence[Points]], same_seeds: bool) -> Iterable[dict[str, Any]]:
+    """Every pair of those that have points, in every metric, on the same draws of test queries."""
+    rows = {name: some for name, some in points.items() if some}
+    shapes = {(each.metrics, each.found_GM.shape) for some in rows.values() for each in some}
+    if len(rows) < 2 or len(shapes) != 1:
+        return
+    ((metrics, _),) = shapes
+    values, p_values = drawn(rows, same_seeds=same_seeds), flipped(rows)
+    for index, metric in enumerate(metrics):
+        for a, b in itertools.combinations(rows, 2):
+            found = difference(values[a][:, index], values[b][:, index], p_values[a, b][index])
+            yield {"metric": metric, "a": a, "b": b, **asdict(found)}
+
+
+def _points(group: Group, search: str, metrics: Sequence[str]) -> list[Points]:
+    found = [points for run in group.runs if (points := run.points(search)) is not None]
+    return [points.of([metric for metric in metrics if metric in points.metrics]) for points in found]
+
+
+def _mark_best(rows: Sequence[dict[str, Any]], tests: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> None:
+    """Mark the best row of a column, search and metric, if it differs from every other row of them.
+
+    Not of rows with a single seed: nothing tells what another one would have changed.
+    """
+    rivals: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        rivals[row["column"], row["search"]].append(row)
+    for (column, search), some in rivals.items():
+        for metric in metrics:
+            shown = [row for row in some if metric in row["metrics"]]
+            if len(shown) < 2 or any(row["metrics"][metric]["sd"] is None for row in shown):
+                continue
+            best = max(shown, key=lambda row: row["metrics"][metric]["mean"])
+            ours = [
+                test["p"]
+                for test in tests
+                if (test["column"], test["search"], test["metric"]) == (column, search, metric)
+                and best["name"] in (test["a"], test["b"])
+            ]
+            if len(ours) == len(shown) - 1 and max(holm(ours)) < SIGNIFICANT:
+                best["metrics"][metric]["best"] = True
+
+
+def _differing(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """For each group the config values (seed apart) that are not the same in all groups."""
+    flat = [_flatten(group.runs[0].config) if group.runs else {} for group in groups]
+    keys = dict.fromkeys(key for values in flat for key in values)
+    differing = [key for key in keys if key != "seed" and len({repr(values.get(key)) for values in flat if values}) > 1]
+    return [{key: values[key] for key in differing if key in values} for values in flat]
+
+
+def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -1,0 +1,160 @@
+"""A run folder as reports see it: finished, failed or still training."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from xmclab.errors import DataError, Problem
+from xmclab_bench.statistics import Points
+
+Record = Mapping[str, Any]
+SILENT = 600.0  # seconds without a word after which a run may have been stopped
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a run, shown beside its metrics."""
+
+    heading: str  # of a column
+    axis: str  # of a chart
+
+
+TARGET = "target"
+MEASURES = {
+    "train": Measure("train s", "training, s"),
+    TARGET: Measure("s to target", "time to target, s"),
+    "memory": Measure("MiB", "peak memory, MiB"),  # of the process, on a GPU of the device
+    "queries": Measure("queries", "queries of a batch"),
+    "pool": Measure("pool", "labels of a pool"),
+    "positives": Measure("positives", "positives per query"),
+    "epochs": Measure("epochs", "epochs"),
+}
+# The files of a run folder that reports read; `xmclab.runs.store` says more, and imports torch.
+CONFIG, ENVIRONMENT, RECORDS, RESULT, POINTS = (
+    "config.yaml",
+    "environment.json",
+    "metrics.jsonl",
+    "result.json",
+    "points.npz",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is known of a run so far."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    environment: Mapping[str, Any]
+    records: Sequence[Record]  # of its tracker: steps, refreshes, evaluations
+    document: Mapping[str, Any] | None  # the result; None while it trains, or if it failed
+
+    @property
+    def seed(self) -> int:
+        return int(self.config["seed"])
+
+    @property
+    def state(self) -> str:
+        """`finished`, `training`, `unfinished` (stopped, or very slow), or how it failed."""
+        if self.document is not None:
+            return "finished"
+        last = self.records[-1] if self.records else {}
+        if last.get("event") == "end" and last["error"]:
+            return f"failed after epoch {self.epochs_done} ({last['error']}: {last['message']})"
+        done = f"{self.epochs_done} of {self.config['epochs']} epochs done"
+        file = self.folder / RECORDS
+        silent = time.time() - file.stat().st_mtime if file.is_file() else 0.0
+        if silent < SILENT:
+            return f"training, {done}"
+        return f"unfinished, {done}, nothing written for {silent / 60:.0f} minutes"
+
+    @property
+    def epochs_done(self) -> int:
+        return sum(step["last_of_epoch"] for step in self.steps)
+
+    @property
+    def evaluations(self) -> list[Record]:
+        return [record for record in self.records if record["event"] == "eval"]
+
+    @property
+    def steps(self) -> list[Record]:
+        return [record for record in self.records if record["event"] == "step"]
+
+    @property
+    def metrics(self) -> Mapping[str, Mapping[str, float]]:
+        """Search -> metric -> percent: of the result, or of the latest evaluation."""
+        if self.document is not None:
+            found: Mapping[str, Mapping[str, float]] = self.document["metrics"]
+            return found
+        return self.evaluations[-1]["metrics"] if self.evaluations else {}
+
+    def points(self, search: str) -> Points | None:
+        """What each test query contributes to the final metrics of a search."""
+        file = self.folder / POINTS
+        if self.document is None or not file.is_file():
+            return None
+        with np.load(file, allow_pickle=False) as arrays:
+            if f"found {search}" not in arrays:
+                return None
+            return Points(tuple(arrays["metrics"].tolist()), arrays[f"found {search}"], arrays["best"])
+
+    def measure(self, name: str) -> float | None:
+        """One of `MEASURES` but the target, which each search has of its own; None where the run does not tell."""
+        if name == "epochs":
+            return float(self.config["epochs"])
+        if name in ("queries", "pool", "positives"):
+            return float(np.mean([step[name] for step in self.steps])) if self.steps else None
+        if self.document is None:
+            return None
+        if name == "train":
+            return float(self.document["seconds"]["train"])
+        memory = self.document.get("memory", {})
+        peak = memory.get("device_peak") or memory.get("peak")
+        return None if peak is None else peak / 2**20
+
+    def seconds_to(self, search: str, metric: str, percent: float) -> float | None:
+        """Seconds of training until an evaluation of a search first reached it; None if none did."""
+        for record in self.evaluations:
+            if record["metrics"].get(search, {}).get(metric, 0.0) >= percent:
+                seconds = record.get("seconds")
+                return None if seconds is None else float(seconds)
+        return None
+
+
+def read_run(folder: Path) -> Run:
+    """A run folder, whatever state it is in.
+
+    Raises:
+        DataError: it is none, or a file of it is damaged.
+    """
+    if not (folder / CONFIG).is_file():
+        raise DataError(Problem(str(folder), "not a run folder", f"it has no {CONFIG}"))
+    try:
+        config = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+        environment = _json(folder / ENVIRONMENT) or {}
+        return Run(folder, config, environment, _records(folder / RECORDS), _json(folder / RESULT))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DataError(Problem(str(folder), f"cannot be read: {' '.join(str(error).split())}")) from error
+
+
+def _json(file: Path) -> dict[str, Any] | None:
+    if not file.is_file():
+        return None
+    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return document
+
+
+def _records(file: Path) -> list[Record]:
+    """The lines of the file; the last one may be in the making."""
+    if not file.is_file():
+        return []
+    lines = file.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines[:-1]]

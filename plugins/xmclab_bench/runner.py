@@ -1,0 +1,110 @@
+"""Running the cells of a bench: each in a process of its own, some at a time, finished ones never again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock
+from rich.console import Console
+
+from xmclab.errors import StorageError
+from xmclab_bench.spec import LeftOut
+from xmclab_bench.view import GridView, Job
+
+SECONDS_BETWEEN_LOOKS = 1.0
+INTERRUPTED = 130
+
+
+def run_jobs(jobs: Sequence[Job], at_once: int, console: Console) -> list[LeftOut]:
+    """Run what is not done yet, so many at once, which share the cores; a failure is noted, the others go on."""
+    waiting = [job for job in jobs if not job.done]
+    threads = max(1, _cores() // at_once)
+    failures: list[LeftOut] = []
+    with (
+        GridView(jobs, console) as view,
+        ThreadPoolExecutor(max_workers=at_once) as pool,
+        _processes(threads) as launch,
+    ):
+        futures = {pool.submit(_run, job, launch): job for job in waiting}
+        while futures:
+            finished, _ = wait(futures, timeout=SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
+            for future in finished:
+                job, failure = futures.pop(future), future.result()
+                if failure:
+                    failures.append(failure)
+                view.ended(job, failure.reason if failure else "")
+            view.update()
+    return failures
+
+
+def _cores() -> int:
+    """Those that this process may use, or fewer if OMP_NUM_THREADS says so."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return min(cores, int(wanted)) if wanted.isdecimal() and int(wanted) else cores
+
+
+Launch = Callable[[Sequence[str], Path], int]
+
+
+@contextmanager
+def _processes(threads: int) -> Iterator[Launch]:
+    """A way to run a command to its end; when the block is left, what runs is ended and nothing more is started."""
+    running: set[subprocess.Popen[bytes]] = set()
+    lock = threading.Lock()
+    over = False
+
+    def launch(command: Sequence[str], log: Path) -> int:
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
+        with log.open("wb") as stream:
+            with lock:
+                if over:
+                    return INTERRUPTED
+                process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment)
+                running.add(process)
+            try:
+                return process.wait()
+            finally:
+                with lock:
+                    running.discard(process)
+
+    try:
+        yield launch
+    finally:
+        with lock:
+            over = True
+            for process in running:
+                process.terminate()
+
+
+def _run(job: Job, launch: Launch) -> LeftOut | None:
+    """Run a cell; why it failed, if it did."""
+    try:
+        job.folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{job.folder}.lock"):
+            if job.done:
+                return None
+            shutil.rmtree(job.folder, ignore_errors=True)  # of a run that was cut off
+            log = job.folder.with_suffix(".log")
+            command = [sys.executable, "-m", "xmclab", "run", *job.cell.overrides, "--out", str(job.folder)]
+            code = launch(command, log)
+            if code == 0 and job.done:
+                log.unlink(missing_ok=True)
+                return None
+            return LeftOut(job.cell, _last_error(log) or f"exit code {code}", code)
+    except OSError as error:
+        return LeftOut(job.cell, f"{job.folder}: {error.strerror or error}", StorageError.exit_code)
+
+
+def _last_error(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return (errors or lines or [""])[-1]

@@ -1,0 +1,304 @@
+"""A bench spec: which runs are compared, declared in YAML and changed by `KEY=VALUE` on the command line.
+
+# The first comment line is the title.
+base: [recipe=unidec, evaluate.every=1]   overrides of every cell
+rows:                                     named variants: overrides of their own; left out, the grid makes the rows
+  SC; SC: [loss.de=supcon, loss.clf=supcon]
+grid:                                     every combination of these values
+  seed: [0, 1, 2]
+  pool.eta: [0, 6]
+columns: pool.eta                         a key of the grid whose values are kept apart: rows are compared within each
+searches: [de, clf, de+clf]
+metrics: [P@1, P@5, PSP@1, PSP@5]
+measures: [train, memory, pool]           what is shown beside the metrics, of `xmclab_bench.run_folder.MEASURES`
+target: P@1=40                            for the measure `target`: training seconds until a search reaches it
+budget: steps                             or `time`: as many epochs as take the time of the first row
+
+Rows, and the values of the grid, are combined; a combination that no config allows (a binary loss under a softmax
+reduction) is left out and listed, unless all that a row or a value takes part in are such.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from xmclab.errors import ConfigError, Problem, did_you_mean
+from xmclab.host import SHORTHANDS
+from xmclab.host.recipes import Entry, is_file_name, read_recipe, summary
+from xmclab_bench.run_folder import MEASURES, TARGET
+
+if TYPE_CHECKING:
+    from xmclab.host import Config, Registry
+
+SEED = "seed"
+SEARCHES = ("de", "clf", "de+clf")
+METRICS = tuple(f"{kind}@{k}" for kind in ("P", "PSP", "nDCG", "PSnDCG") for k in (1, 3, 5)) + tuple(
+    f"{kind}@{k}" for kind in ("R", "PSR") for k in (10, 100)
+)
+BUDGETS = ("steps", "time")
+KEYS = ("base", "rows", "grid", "columns", "searches", "metrics", "measures", "target", "budget")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a bench."""
+
+    variant: str  # the named row it belongs to, empty if the spec names none
+    row: str
+    column: str  # empty without columns
+    seed: int
+    overrides: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A cell without a result: a combination that no config allows, or a run that failed."""
+
+    cell: Cell
+    reason: str
+    exit_code: int = 0  # of the run, if there was one
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A declared comparison. Everything but the cells' configs has been checked."""
+
+    name: str
+    title: str
+    base: tuple[str, ...]
+    rows: Mapping[str, tuple[str, ...]]
+    grid: Mapping[str, tuple[str, ...]]
+    columns: str
+    searches: tuple[str, ...]
+    metrics: tuple[str, ...]
+    measures: tuple[str, ...]
+    target: tuple[str, float] | None
+    budget: Literal["steps", "time"]
+    notes: tuple[str, ...] = ()  # what was typed in vain
+
+    def cells(self) -> Iterator[Cell]:
+        """Every combination, rows outermost and seeds innermost."""
+        keys = [key for key in self.grid if key not in (SEED, self.columns)]
+        combinations = list(itertools.product(*(self.grid[key] for key in keys)))
+        for (name, overrides), values in itertools.product(self.rows.items(), combinations):
+            chosen = [f"{key}={value}" for key, value in zip(keys, values, strict=True)]
+            row = ", ".join([name, *chosen] if name else chosen) or "base"
+            for column in self.grid[self.columns] if self.columns else ("",):
+                beside = [f"{self.columns}={column}"] if column else []
+                for seed in self.grid[SEED]:
+                    every = (*self.base, *overrides, *chosen, *beside, f"{SEED}={seed}")
+                    yield Cell(name, row, column, int(seed), every)
+
+
+def named_specs() -> dict[str, Path]:
+    """The specs that ship with the plugin."""
+    return {path.stem: path for path in sorted((Path(__file__).parent / "specs").glob("*.yaml"))}
+
+
+def load_spec(name: str, overrides: Sequence[str]) -> Spec:
+    """The spec of this name or file, changed by what was typed.
+
+    `KEY=a,b` with a key of the grid (or `seed`) replaces its values; `metrics=`, `searches=`, `columns=`, `measures=`,
+    `target=` and `budget=` replace those of the spec; anything else is an override of every cell.
+
+    Raises:
+        ConfigError: with every problem of the spec.
+    """
+    named = named_specs()
+    if not is_file_name(name) and name not in named:
+        meant = did_you_mean(name, named)
+        hint = f"{meant}{'' if meant.endswith('?') else ';'} a file of your own: ./{name}.yaml"
+        raise ConfigError(Problem("", f"unknown spec {name!r}", hint))
+    return _Reader(Path(name) if is_file_name(name) else named[name], overrides).spec()
+
+
+def resolve_cells(spec: Spec, registry: Registry) -> tuple[list[tuple[Cell, Config]], list[LeftOut]]:
+    """The config of every cell, and the combinations that have none.
+
+    Raises:
+        ConfigError: a row or a value of the grid has no combination that works, or two cells are the same run.
+    """
+    from xmclab.host import resolve
+
+    found: list[tuple[Cell, Config]] = []
+    refused: list[LeftOut] = []
+    for cell in spec.cells():
+        try:
+            found.append((cell, resolve(cell.overrides, registry)))
+        except ConfigError as error:
+            refused.append(LeftOut(cell, "; ".join(map(str, error.problems))))
+    _refuse_useless(spec, [cell for cell, _ in found], refused)
+    _refuse_same(found)
+    return found, refused
+
+
+def _refuse_useless(spec: Spec, cells: Sequence[Cell], refused: Sequence[LeftOut]) -> None:
+    """Refuse rows and values of the grid that no config allows, whatever they are combined with."""
+    if not cells:
+        reasons = dict.fromkeys(f"no cell can run: {refusal.reason}" for refusal in refused)
+        raise ConfigError(*(Problem(spec.name, reason) for reason in reasons or ["the grid is empty"]))
+    works = {text for cell in cells for text in (*cell.overrides, cell.variant)}
+    problems: dict[str, Problem] = {}
+    for refusal in refused:
+        cell = refusal.cell
+        whole_row = cell.variant and cell.variant not in works
+        for text in (cell.variant,) if whole_row else cell.overrides[len(spec.base) :]:
+            if text not in works:
+                problems.setdefault(text, Problem(f"{spec.name}: {text}", f"no cell of it can run: {refusal.reason}"))
+    if problems:
+        raise ConfigError(*problems.values())
+
+
+def _refuse_same(found: Sequence[tuple[Cell, Config]]) -> None:
+    seen: dict[str, Cell] = {}
+    problems = []
+    for cell, config in found:
+        first = seen.setdefault(repr(config.to_dict()), cell)
+        if first is not cell:
+            names = [f"{each.row}{each.column and ', ' + each.column}, seed {each.seed}" for each in (first, cell)]
+            problems.append(Problem("", f"two cells have the same config: {names[0]!r} and {names[1]!r}"))
+    if problems:
+        raise ConfigError(*problems)
+
+
+class _Reader:
+    """One reading: collects the values of a spec and every problem with them."""
+
+    def __init__(self, path: Path, overrides: Sequence[str]) -> None:
+        self.path = path
+        self.problems: list[Problem] = []
+        self.base: list[str] = []
+        self.rows: dict[str, tuple[str, ...]] = {}
+        self.grid: dict[str, tuple[str, ...]] = {}
+        self.values: dict[str, tuple[Entry, tuple[str, ...]]] = {}
+        self.notes: list[str] = []
+        for entry in read_recipe(path):
+            self._take(entry)
+        for text in overrides:
+            self._override(text)
+        self.grid.setdefault(SEED, ("0",))
+
+    def _take(self, entry: Entry) -> None:
+        group, _, name = entry.key.partition(".")
+        values = _as_list(entry)
+        if entry.key == "base":
+            self.base += values
+        elif group == "rows" and name:
+            self.rows[name] = values
+            if isinstance(entry.value, str) and "=" not in entry.value:
+                hint = f"such as [{name.partition('.')[2]}={entry.value}]"
+                self.problems.append(Problem(entry.where, "a row is a list of overrides", hint))
+        elif group == "grid" and name:
+            self.grid[name] = values
+        elif entry.key in KEYS and group not in ("rows", "grid"):
+            self.values[entry.key] = entry, values
+        else:
+            self.problems.append(Problem(entry.where, "unknown key", did_you_mean(group, KEYS)))
+
+    def _override(self, text: str) -> None:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            self.problems.append(Problem(text, "an override is KEY=VALUE", "such as epochs=2 or seed=0,1"))
+        elif key in self.grid or key == SEED:
+            self.grid[key] = split_list(value)
+        elif key in KEYS and key not in ("base", "rows", "grid"):
+            self.values[key] = Entry(key, value, "override", key), split_list(value)
+        else:
+            self.base.append(text)
+            deaf = [row for row, overrides in self.rows.items() if any(_sets(other, key) for other in overrides)]
+            if deaf:
+                self.notes.append(f"{text}: not for {', '.join(map(repr, deaf))}, which set it themselves")
+
+    def spec(self) -> Spec:
+        columns = self._one("columns", "")
+        if columns and (columns not in self.grid or columns == SEED):
+            others = [key for key in self.grid if key != SEED]
+            self._wrong("columns", f"the grid has no key {columns!r}", did_you_mean(columns, others))
+        for key, values in self.grid.items():
+            if not values:
+                self.problems.append(Problem(f"{self.path}: grid.{key}", "has no values"))
+            for value in {value for value in values if values.count(value) > 1}:
+                self.problems.append(Problem(f"{self.path}: grid.{key}", f"{value!r} is listed twice"))
+        for seed in self.grid[SEED]:
+            if not seed.isdecimal():
+                self.problems.append(Problem(f"{self.path}: grid.{SEED}", f"{seed!r} is not a whole number"))
+        spec = Spec(
+            name=self.path.stem,
+            title=summary(self.path) or self.path.stem,
+            base=tuple(self.base),
+            rows=self.rows or {"": ()},
+            grid=self.grid,
+            columns=columns,
+            searches=self._names("searches", SEARCHES, SEARCHES),
+            metrics=self._names("metrics", METRICS, ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")),
+            measures=self._names("measures", MEASURES, ("train", "memory")),
+            target=self._target(),
+            budget="time" if self._names("budget", BUDGETS, ("steps",)) == ("time",) else "steps",
+            notes=tuple(self.notes),
+        )
+        if not self.rows and set(self.grid) == {SEED}:
+            self.problems.append(Problem(str(self.path), "declares nothing to compare", "give it rows, or a grid"))
+        if TARGET in spec.measures and spec.target is None:
+            spec = replace(spec, measures=tuple(name for name in spec.measures if name != TARGET))
+        if self.problems:
+            raise ConfigError(*self.problems)
+        return spec
+
+    def _names(self, key: str, known: Collection[str], default: tuple[str, ...]) -> tuple[str, ...]:
+        _, values = self.values.get(key, (None, default))
+        if not values:
+            self._wrong(key, "is empty", "known: " + ", ".join(known))
+        for value in values:
+            if value not in known:
+                self._wrong(key, f"there is no {value!r}", did_you_mean(value, known))
+        return values
+
+    def _one(self, key: str, default: str) -> str:
+        _, values = self.values.get(key, (None, (default,)))
+        if len(values) != 1:
+            self._wrong(key, "takes one value")
+            return default
+        return values[0]
+
+    def _target(self) -> tuple[str, float] | None:
+        text = self._one("target", "")
+        if not text:
+            return None
+        metric, _, number = text.partition("=")
+        if metric not in METRICS or not re.fullmatch(r"\d+(\.\d+)?", number):
+            self._wrong("target", f"{text!r} is not METRIC=PERCENT", "such as P@1=40")
+            return None
+        return metric, float(number)
+
+    def _wrong(self, key: str, message: str, hint: str = "") -> None:
+        entry = self.values[key][0] if key in self.values else None
+        self.problems.append(Problem(entry.where if entry else f"{self.path}: {key}", message, hint))
+
+
+def _as_list(entry: Entry) -> tuple[str, ...]:
+    if entry.value is None:
+        return ()
+    return (entry.value,) if isinstance(entry.value, str) else tuple(entry.value)
+
+
+def _sets(override: str, key: str) -> bool:
+    """Whether an override sets the key, or what it stands for (`loss` stands for loss.de and loss.clf)."""
+    other = override.partition("=")[0]
+    return other == key or other in SHORTHANDS.get(key, ()) or key in SHORTHANDS.get(other, ())
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """The parts between commas that stand outside of brackets: `ds,supcon(temperature=1, weight=2)` has two."""
+    parts, depth = [""], 0
+    for character in text:
+        depth += (character in "([") - (character in ")]")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return tuple(part.strip() for part in parts if part.strip())

@@ -1,0 +1,222 @@
+"""A comparison as tables: on the terminal, Markdown, CSV, LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from xmclab_bench.document import Document
+from xmclab_bench.run_folder import MEASURES, TARGET
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number of a table."""
+
+    mean: float
+    sd: float | None
+    best: bool
+    digits: int
+
+    def text(self, between: str = " ± ") -> str:
+        spread = "" if self.sd is None else f"{between}{self.sd:.{self.digits}f}"
+        return f"{self.mean:.{self.digits}f}{spread}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table: its name, search and column, and its values by heading."""
+
+    labels: tuple[str, ...]
+    values: Mapping[str, Value | None]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table without its form."""
+
+    labels: tuple[str, ...]  # headings of the leading cells
+    headings: tuple[str, ...]  # headings of the numbers
+    lines: Sequence[Line]
+
+
+def sheet(document: Document) -> Sheet:
+    """The numbers of a comparison: a line for every row, column and search."""
+    columns = any(row["column"] for row in document["rows"])
+    labels = ("row", *((document["columns"] or "column",) if columns else ()), "search")
+    measures = {(group["name"], group["column"]): group["measures"] for group in document["groups"]}
+    lines = []
+    for row in document["rows"]:
+        values = {metric: _value(row["metrics"].get(metric), 2) for metric in document["metrics"]}
+        of_group = measures[row["name"], row["column"]]
+        told = {**of_group, TARGET: row["target"]}
+        values |= {MEASURES[name].heading: _value(told[name], 1) for name in document["measures"]}
+        names = (row["name"], *((row["column"],) if columns else ()), row["search"])
+        lines.append(Line(names, values))
+    return Sheet(labels, (*document["metrics"], *(MEASURES[name].heading for name in document["measures"])), lines)
+
+
+def _value(found: Mapping[str, Any] | None, digits: int) -> Value | None:
+    return None if found is None else Value(found["mean"], found["sd"], found.get("best", False), digits)
+
+
+def footnote(document: Document) -> str:
+    """What one must know to read the table."""
+    seeds = len(document["seeds"])
+    parts = [
+        f"{data['name']}: {data['train']} training and {data['test']} test queries, {data['labels']} labels."
+        for data in document["data"]
+    ]
+    if len(parts) > 1:
+        parts.append("Rows of different data are not tested against each other.")
+    one = "One seed only: variation between seeds is unknown, so no result is marked best."
+    parts.append(f"Mean ± standard deviation over {seeds} seeds." if seeds > 1 else one)
+    if any(value["best"] for row in document["rows"] for value in row["metrics"].values()):
+        rivals = "every other row of its search"
+        rivals += " that finished" if document["left_out"] else ""
+        parts.append(f"Bold or *: better than {rivals} (paired tests, Holm, p < 0.05).")
+    epochs = sorted({group["epochs"] for group in document["groups"]})
+    if document["budget"] == "time":
+        parts.append("Budget: about the same time, epochs chosen after one of each row.")
+    elif len(document["groups"]) > 1:
+        each = "1 epoch each" if epochs == [1] else f"{epochs[0]} epochs each"
+        parts.append(f"Budget: {each if len(epochs) == 1 else f'not the same, {epochs[0]} to {epochs[-1]} epochs'}.")
+    if document["target"]:
+        parts.append(f"Target: {document['target'][0]} of {document['target'][1]:g} %; – if a seed never reached it.")
+    return " ".join(parts)
+
+
+def print_document(console: Console, document: Document) -> None:
+    """The table, its footnote, and what is missing from it."""
+    content = sheet(document)
+    table = Table(
+        title=document["title"], title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    for label in content.labels:
+        table.add_column(label, no_wrap=True)
+    for heading in content.headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for line, following in zip(content.lines, [*content.lines[1:], None], strict=True):
+        mark = "[bold]{}[/]" if console.is_terminal else "*{}"
+        cells = [_marked(line.values[heading], mark) for heading in content.headings]
+        last = following is not None and following.labels[0] != line.labels[0]
+        table.add_row(*map(escape, line.labels), *cells, end_section=last)
+    console.print(table)
+    console.print(footnote(document), style="dim", highlight=False)
+    for text in remarks(document):
+        console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def remarks(document: Document) -> list[str]:
+    """What is missing from the table, or not final."""
+    unfinished = [group for group in document["groups"] if group["state"] != "finished"]
+    most = len(document["seeds"])
+    fewer = [group for group in document["groups"] if len(group["seeds"]) < most and document["left_out"]]
+    return [
+        *(f"{_place(group)}: {len(group['seeds'])} of {most} seeds" for group in fewer),
+        *(f"{_place(group)}: {group['state']}" for group in unfinished),
+        *(f"left out: {left_out(missing)}" for missing in document["left_out"]),
+    ]
+
+
+def _place(group: Mapping[str, Any]) -> str:
+    return ", ".join(filter(None, (group["name"], group["column"])))
+
+
+def left_out(missing: Mapping[str, Any]) -> str:
+    """A cell that is missing, and why."""
+    place = ", ".join(str(part) for part in (missing["name"], missing["column"], f"seed {missing['seed']}") if part)
+    return f"{place}: {missing['reason']}"
+
+
+def markdown(document: Document) -> str:
+    """A table for a page."""
+    content = sheet(document)
+    head = [*content.labels, *content.headings]
+    rule = ["---"] * len(content.labels) + ["--:"] * len(content.headings)
+    rows = [
+        [*(label.replace("|", "\\|") for label in line.labels), *_cells(line, content, "**{}**")]
+        for line in content.lines
+    ]
+    table = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
+    notes = "".join(f"\n{text}\n" for text in remarks(document))
+    return f"## {document['title']}\n\n{table}\n\n{footnote(document)}\n{notes}"
+
+
+def latex(document: Document) -> str:
+    """A booktabs table, ready to paste: `\\usepackage{booktabs}`."""
+    content = sheet(document)
+    head = " & ".join(_tex(name) for name in (*content.labels, *content.headings))
+    body = []
+    for line, before in zip(content.lines, [None, *content.lines[:-1]], strict=True):
+        if before is not None and before.labels[0] != line.labels[0]:
+            body.append("\\midrule")
+        cells = _cells(line, content, "\\textbf{{{}}}", " $\\pm$ ")
+        body.append(" & ".join([*map(_tex, line.labels), *cells]) + " \\\\")
+    return "\n".join(
+        [
+            "\\begin{table}",
+            "\\centering",
+            *(f"% {' '.join(text.split())}" for text in remarks(document)),
+            f"\\caption{{{_tex(document['title'].rstrip('.'))}. {_tex(footnote(document))}}}",
+            f"\\label{{tab:{document['name']}}}",
+            f"\\begin{{tabular}}{{{'l' * len(content.labels)}{'r' * len(content.headings)}}}",
+            "\\toprule",
+            f"{head} \\\\",
+            "\\midrule",
+            *body,
+            "\\bottomrule",
+            "\\end{tabular}",
+            "\\end{table}",
+            "",
+        ]
+    )
+
+
+def csv_text(document: Document) -> str:
+    """Means, deviations over seeds and whether a number is the best, unrounded; a line for every row and search."""
+    content = sheet(document)
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    parts = ("", " sd", " best")
+    writer.writerow([*content.labels, *(f"{heading}{part}" for heading in content.headings for part in parts)])
+    for line in content.lines:
+        writer.writerow([*line.labels, *(cell for heading in content.headings for cell in _raw(line.values[heading]))])
+    return stream.getvalue()
+
+
+def _raw(value: Value | None) -> Iterator[object]:
+    yield "" if value is None else value.mean
+    yield "" if value is None or value.sd is None else value.sd
+    yield "" if value is None else int(value.best)
+
+
+def _cells(line: Line, content: Sheet, mark: str, between: str = " ± ") -> list[str]:
+    return [_marked(line.values[heading], mark, between) for heading in content.headings]
+
+
+def _marked(value: Value | None, mark: str, between: str = " ± ") -> str:
+    if value is None:
+        return "–"
+    return mark.format(value.text(between)) if value.best else value.text(between)
+
+
+def _tex(text: str) -> str:
+    special = {character: f"\\{character}" for character in "&%$#_{}"} | {
+        "\\": "\\textbackslash{}",
+        "~": "\\textasciitilde{}",
+        "^": "\\textasciicircum{}",
+        "±": "$\\pm$",
+        "<": "$<$",
+        ">": "$>$",
+        "–": "--",
+    }
+    return "".join(special.get(character, character) for character in text)

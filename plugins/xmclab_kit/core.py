@@ -1,0 +1,316 @@
+"""What a law is, and how a part is held against it."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import torch
+from hypothesis import HealthCheck, Verbosity, given, settings
+from hypothesis.strategies import DrawFn, SearchStrategy, binary
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from xmclab.errors import DataError, XmclabError
+from xmclab.host import exception_line, make_part
+
+EXAMPLES = 20
+NUDGE = 0.01  # of parameters, before their gradients are looked at
+SHOWN_NUMBERS = 64  # of a tensor in a message
+Result = TypeVar("Result")
+
+
+class Broken(Exception):
+    """A law does not hold; the message says what was seen."""
+
+
+@dataclass(eq=False)
+class Subject:
+    """A part under examination: its class, and the options that it is made with."""
+
+    kind: str
+    name: str
+    cls: type[Any]
+    options: Mapping[str, Any] = field(default_factory=dict)
+    _kept: dict[object, Any] = field(default_factory=dict, repr=False)
+
+    def make(self, **options: Any) -> Any:
+        """A new instance, some of its options set otherwise."""
+        return make_part(self.cls, {**self.options, **options}, self.name)
+
+    @cached_property
+    def part(self) -> Any:
+        """The instance that laws look at."""
+        return self.make()
+
+    def once(self, make: Callable[[Subject], Result]) -> Result:
+        """What `make` gives for this subject, made at the first call."""
+        if make not in self._kept:
+            self._kept[make] = make(self)
+        result: Result = self._kept[make]
+        return result
+
+
+@dataclass(frozen=True)
+class Law:
+    """Something that holds of every part of a kind."""
+
+    name: str
+    says: str  # what holds
+    fix: str  # what to do where it does not
+    check: Callable[..., None]  # (subject), or (subject, example); raises `Broken`
+    examples: SearchStrategy[Any] | None = None  # what it is tried on besides the part itself
+    needs: tuple[str, ...] = ()  # laws without which this one means nothing
+
+
+RAISED = "raised "
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A law that a part breaks."""
+
+    law: Law
+    seen: str
+    example: str  # the smallest input on which it was seen; empty if it takes none
+
+    def __str__(self) -> str:
+        lines = [f"{self.law.name}: {self.law.says}", *_labelled("seen", self.seen)]
+        lines += _labelled("on", self.example) if self.example else []
+        return "\n".join([*lines, *_labelled("fix", self.fix)])
+
+    @property
+    def fix(self) -> str:
+        """What to do about it."""
+        if self.seen.startswith(RAISED):
+            return f"no valid input may raise, from one row and one column on; then: {self.law.fix}"
+        return self.law.fix
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    first, *rest = text.splitlines() or [""]
+    return [f"  {label:<6}{first}", *(f"  {'':<6}{line}" for line in rest)]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one law."""
+
+    law: Law
+    state: Literal["holds", "broken", "not kept", "not checked"]
+    violation: Violation | None = None  # of a broken one
+    why: str = ""  # one that the part says it does not keep by its nature
+    because: tuple[str, ...] = ()  # broken laws that this one needs, where it was not checked
+
+
+class Laws(list[Law]):
+    """The laws of a kind, in the order in which they are checked."""
+
+    def law(
+        self,
+        says: str,
+        fix: str,
+        examples: SearchStrategy[Any] | None = None,
+        needs: Sequence[str] = (),
+    ) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Add the function below as the law of its name."""
+
+        def add(check: Callable[..., None]) -> Callable[..., None]:
+            self.append(Law(check.__name__, says, fix, check, examples, tuple(needs)))
+            return check
+
+        return add
+
+
+@dataclass(eq=False)
+class Examination:
+    """A part before the laws of its kind; every law is checked once."""
+
+    subject: Subject
+    laws: Sequence[Law]
+    _verdicts: dict[str, Verdict] = field(default_factory=dict, repr=False)
+
+    def verdict(self, law: Law) -> Verdict:
+        """What comes of a law, after those that it needs."""
+        if law.name not in self._verdicts:
+            needed = [self.verdict(other) for other in self.laws if other.name in law.needs]
+            missing = tuple(dict.fromkeys(name for other in needed for name in _broken_below(other)))
+            if missing:
+                self._verdicts[law.name] = Verdict(law, "not checked", because=missing)
+            else:
+                self._verdicts[law.name] = self._check(law)
+        return self._verdicts[law.name]
+
+    def _check(self, law: Law) -> Verdict:
+        violation = find_violation(law, self.subject)
+        why = getattr(self.subject.cls, "laws_not_kept", {}).get(law.name)
+        if violation and why:
+            return Verdict(law, "not kept", why=why)
+        return Verdict(law, "broken" if violation else "holds", violation)
+
+    def verdicts(self) -> list[Verdict]:
+        """What comes of all laws."""
+        return [self.verdict(law) for law in self.laws]
+
+
+def _broken_below(verdict: Verdict) -> tuple[str, ...]:
+    return (verdict.law.name,) if verdict.state == "broken" else verdict.because
+
+
+class _Seen(Exception):
+    """Tells hypothesis that an example breaks the law."""
+
+
+def find_violation(law: Law, subject: Subject) -> Violation | None:
+    """The law's violation on the smallest example that hypothesis comes to, if any; the same at every call.
+
+    Raises:
+        XmclabError: the part needs something that is not here (`is_unavailable`), so nothing can be said.
+    """
+    found: Violation | None = None
+
+    def attempt(example: Any = None) -> None:
+        nonlocal found
+        seen = _seen(law, subject, *(() if example is None else (example,)))
+        if seen is not None:
+            found = Violation(law, seen, "" if example is None else str(example))
+            raise _Seen
+
+    def attempt_on(example: Any) -> None:
+        attempt(example)
+
+    if law.examples is None:
+        with contextlib.suppress(_Seen):
+            attempt()
+        return found
+    run = settings(
+        max_examples=EXAMPLES,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+    )(given(law.examples)(attempt_on))
+    try:
+        run()
+    except XmclabError:
+        raise
+    except Exception:
+        if found is None:  # not a broken law, then, but one that cannot be run
+            raise
+    return found
+
+
+def is_unavailable(error: BaseException) -> bool:
+    """Whether a part says that it lacks something here: a model's files, or a package and how to install it."""
+    if isinstance(error, XmclabError) and isinstance(error.__cause__, ImportError):
+        return any(problem.hint for problem in error.problems)  # without: an import that just failed
+    return isinstance(error, DataError)
+
+
+def _seen(law: Law, subject: Subject, *example: Any) -> str | None:
+    """How the example breaks the law; None if it does not."""
+    try:
+        with _sealed():
+            law.check(subject, *example)
+    except Broken as broken:
+        return str(broken)
+    except (Exception, SystemExit) as error:
+        if is_unavailable(error):
+            raise
+        return f"{RAISED}{exception_line(error)}"
+    return None
+
+
+@contextlib.contextmanager
+def _sealed() -> Iterator[None]:
+    """The same random numbers for every check, which leaves the caller's alone; no warnings of torch."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        seed(0)
+        yield
+
+
+def seed(number: int) -> None:
+    """Seed torch on the CPU, which takes a fraction of `torch.manual_seed`'s time."""
+    torch.default_generator.manual_seed(number)
+
+
+def shown(value: Any) -> str:
+    """A tensor, array or list for a message: its numbers if they are few, else its shape."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().double().numpy() if value.is_floating_point() else value.detach().cpu().numpy()
+    array = np.asarray(value)
+    if array.size > SHOWN_NUMBERS:
+        return f"{array.dtype} of shape {array.shape}"
+    return np.array2string(array, precision=4, separator=", ", threshold=SHOWN_NUMBERS, max_line_width=100)
+
+
+def described(value: object) -> str:
+    """A tensor's type and shape for a message; the type of what is none."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} of shape {tuple(value.shape)}".removeprefix("torch.")
+    return type(value).__name__
+
+
+def numbers(draw: DrawFn, size: int) -> NDArray[np.uint8]:
+    """So many numbers from 0 to 255, in one draw: hypothesis takes its time for each."""
+    return np.frombuffer(draw(binary(min_size=size, max_size=size)), dtype=np.uint8)
+
+
+def named(**values: Any) -> str:
+    """Values under their names, below each other."""
+    lines = []
+    for name, value in values.items():
+        first, *rest = shown(value).splitlines() or [""]
+        lines += [f"{name} = {first}", *(f"{'':{len(name) + 3}}{line}" for line in rest)]
+    return "\n".join(lines)
+
+
+def check_close(seen: Tensor, expected: Tensor, what: str, rtol: float = 1e-7, atol: float = 1e-9) -> None:
+    """Raise `Broken` with the place where two tensors differ most."""
+    if seen.shape != expected.shape:
+        raise Broken(f"{what}: shape {tuple(seen.shape)}, expected {tuple(expected.shape)}")
+    seen, expected = seen.detach().double(), expected.detach().double()
+    wrong = ~torch.isclose(seen, expected, rtol=rtol, atol=atol, equal_nan=True)
+    if wrong.any():
+        gap = (seen - expected).abs().nan_to_num(nan=torch.inf).masked_fill(~wrong, -1)
+        at = tuple(int(i) for i in np.unravel_index(int(gap.argmax()), tuple(gap.shape)))
+        place = f" at {list(at)}" if at else ""
+        raise Broken(f"{what}{place}: {float(seen[at]):.6g}, expected {float(expected[at]):.6g}")
+
+
+def identical(one: Tensor, two: Tensor) -> bool:
+    """Whether two tensors hold the same numbers, bit for bit; a NaN is equal to another."""
+    return torch.equal(one.isnan(), two.isnan()) and torch.equal(one.nan_to_num(), two.nan_to_num())
+
+
+def check_finite(values: Tensor, what: str) -> None:
+    """Raise `Broken` with the first number that is not finite."""
+    bad = (~torch.isfinite(values.detach())).nonzero()
+    if len(bad):
+        at = tuple(bad[0].tolist())
+        raise Broken(f"{what} at {list(at)} is {float(values.detach()[at])}")
+
+
+def check_gradients(module: nn.Module, value: Callable[[], Tensor]) -> None:
+    """Raise `Broken` with the parameters that a value does not depend on.
+
+    They are moved a little before, as what starts at zero may hide others; a bias may have no say, as that of
+    attention's keys.
+    """
+    wanted = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    with torch.no_grad():
+        for p in wanted.values():
+            p.add_(torch.randn_like(p), alpha=NUDGE)
+    value().backward()
+    if unreached := [name for name, p in wanted.items() if p.grad is None]:
+        raise Broken(f"no gradient in {len(unreached)} parameters: {', '.join(unreached[:5])}")
+    weights = {name: p.grad for name, p in wanted.items() if p.grad is not None and not name.endswith("bias")}
+    if still := [name for name, grad in weights.items() if not grad.to_dense().any()]:
+        raise Broken(f"a gradient of zeros in {len(still)} parameters: {', '.join(still[:5])}")

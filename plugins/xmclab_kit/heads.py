@@ -1,0 +1,195 @@
+"""The laws of a head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from xmclab.api import Head
+from xmclab_kit.core import Broken, Subject, check_close, check_finite, check_gradients, described, numbers, seed
+from xmclab_kit.structure import OPTIONS, structural_laws
+
+WIDTH, LABELS, QUERIES = 6, 9, 8
+NEAR = {"rtol": 1e-4, "atol": 1e-5}  # of float32 numbers that were summed in another order
+
+LAWS = structural_laws()
+
+
+def built(subject: Subject) -> Head:
+    """A head for an encoder of this width, with dropout off."""
+    head: Head = subject.make()
+    head.build(WIDTH, LABELS)
+    return head.eval()
+
+
+def encoded(subject: Subject) -> tuple[Tensor, Tensor]:
+    """(x_ND, x_LD): encoded queries and labels."""
+    return torch.randn(QUERIES, WIDTH), torch.randn(LABELS, WIDTH)
+
+
+def queries(subject: Subject, rows: list[int]) -> Tensor:
+    with torch.no_grad():
+        return subject.once(built).queries(subject.once(encoded)[0][rows])
+
+
+def labels(subject: Subject, ids: list[int]) -> Tensor:
+    with torch.no_grad():
+        return labels_of(subject.once(built), subject.once(encoded)[1], ids)
+
+
+def labels_of(head: Head, x_LD: Tensor, ids: list[int]) -> Tensor:
+    """z_PD of these labels, by what the head reads."""
+    return head.labels(x_LD[ids] if head.labels_from == "text" else None, torch.tensor(ids))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Queries and labels of a chunk, by number."""
+
+    queries: list[int]
+    labels: list[int]
+
+    def __str__(self) -> str:
+        return f"queries {self.queries} and labels {self.labels}, of {QUERIES} and {LABELS}"
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Rows:
+    queries, labels = (
+        np.argsort(numbers(draw, size), kind="stable")[: draw(st.integers(1, 4))].tolist() for size in (QUERIES, LABELS)
+    )
+    return Rows(queries, labels)
+
+
+@LAWS.law(
+    says="labels_from is 'text' or 'table'; lr and temperature are numbers above 0; build() makes the parameters",
+    fix="set the class variable labels_from, and declare lr and temperature as options with gt=0",
+    needs=[OPTIONS],
+)
+def builds(subject: Subject) -> None:
+    head = subject.once(built)
+    if getattr(head, "labels_from", None) not in ("text", "table"):
+        raise Broken(f"labels_from is {getattr(head, 'labels_from', 'missing')!r}")
+    for name in ("lr", "temperature"):
+        if not getattr(head, name, 0) > 0:
+            raise Broken(f"{name} is {getattr(head, name, 'missing')}")
+
+
+@LAWS.law(
+    says="queries() and labels() give vectors of one width, finite, one for each query and each label",
+    fix="return q_BD and z_PD of the same D; score = inner product",
+    examples=rows(),
+    needs=["builds"],
+)
+def shape(subject: Subject, example: Rows) -> None:
+    q_BD, z_PD = queries(subject, example.queries), labels(subject, example.labels)
+    for name, x_BD, count in (("queries", q_BD, len(example.queries)), ("labels", z_PD, len(example.labels))):
+        if not isinstance(x_BD, Tensor) or x_BD.ndim != 2 or len(x_BD) != count or not x_BD.is_floating_point():
+            raise Broken(f"{name}() returned {described(x_BD)} for {count} of them")
+        check_finite(x_BD, f"{name}(): the number")
+    if q_BD.shape[1] != z_PD.shape[1]:
+        raise Broken(f"queries have {q_BD.shape[1]} numbers, labels {z_PD.shape[1]}")
+
+
+@LAWS.law(
+    says="outside training, a query and a label have the same vectors each time",
+    fix="use nn.Dropout or F.dropout(..., training=self.training), and keep no state between calls",
+    examples=rows(),
+    needs=["shape"],
+)
+def repeatable(subject: Subject, example: Rows) -> None:
+    for name, vectors, chosen in (("queries", queries, example.queries), ("labels", labels, example.labels)):
+        first = vectors(subject, chosen)
+        check_close(vectors(subject, chosen), first, f"{name}(): number, the second time")
+
+
+@LAWS.law(
+    says="a query has the vector that it has in a chunk of all queries",
+    fix="let no query see the others of its chunk: no batch norm, no centring, nothing over dim=0",
+    examples=rows(),
+    needs=["repeatable"],
+)
+def query_chunks(subject: Subject, example: Rows) -> None:
+    everyone = queries(subject, list(range(QUERIES)))
+    check_close(queries(subject, example.queries), everyone[example.queries], "number in this chunk", **NEAR)
+
+
+@LAWS.law(
+    says="a label has the vector that it has in a pool of all labels: its own row of a table, its own text",
+    fix="look the rows of a table up by labels_P (ids, not places in the pool), and let no label see the others",
+    examples=rows(),
+    needs=["repeatable"],
+)
+def label_rows(subject: Subject, example: Rows) -> None:
+    everyone = labels(subject, list(range(LABELS)))
+    check_close(labels(subject, example.labels), everyone[example.labels], "number in this pool", **NEAR)
+
+
+@LAWS.law(
+    says="the gradient of scores reaches every parameter that wants one, and is not all zeros (but of a bias)",
+    fix="delete parameters that no score depends on, or switch them off with requires_grad_(False); no detach()",
+    needs=["shape"],
+)
+def gradients(subject: Subject) -> None:
+    head, (x_ND, x_LD) = built(subject).train(), subject.once(encoded)
+
+    def value() -> Tensor:
+        s_QP = head.queries(x_ND) @ labels_of(head, x_LD, list(range(LABELS))).T
+        if not s_QP.requires_grad:
+            raise Broken("the scores carry no gradient")
+        return (s_QP * torch.randn_like(s_QP)).sum()
+
+    check_gradients(head, value)
+
+
+@LAWS.law(
+    says="no inner product exceeds score_bound, in training or outside",
+    fix="return inf from score_bound unless vectors are normalised last (after the dropout)",
+    needs=["shape"],
+)
+def bound(subject: Subject) -> None:
+    head, (x_ND, x_LD) = built(subject), subject.once(encoded)
+    for training in (False, True):
+        head.train(training)
+        with torch.no_grad():
+            s_QP = head.queries(100 * x_ND) @ labels_of(head, 100 * x_LD, list(range(LABELS))).T
+        if not float(s_QP.abs().max()) <= head.score_bound * (1 + 1e-4):
+            when = "in training" if training else "outside training"
+            raise Broken(f"{when}, a score is {float(s_QP.abs().max()):.4g}, and score_bound {head.score_bound:.4g}")
+
+
+@LAWS.law(
+    says="build() and the state dict bring back the same head",
+    fix="keep all that is learned in parameters and buffers, and create in build() the same modules each time",
+    needs=["repeatable"],
+)
+def state(subject: Subject) -> None:
+    seed(1)  # other first values
+    again = built(subject)
+    again.load_state_dict(subject.once(built).state_dict())
+    x_ND, x_LD = subject.once(encoded)
+    with torch.no_grad():
+        check_close(again.queries(x_ND), queries(subject, list(range(QUERIES))), "queries(): number after loading")
+        z_LD = labels_of(again, x_LD, list(range(LABELS)))
+    check_close(z_LD, labels(subject, list(range(LABELS))), "labels(): number after loading")
+
+
+@LAWS.law(
+    says="start(), where starts_from_texts is true, takes encoded queries and labels and leaves finite vectors",
+    fix="give a label without training queries a row too: normalise with an eps, divide by clamped counts",
+    needs=["shape"],
+)
+def start(subject: Subject) -> None:
+    head, (x_ND, x_LD) = built(subject), subject.once(encoded)
+    if not head.starts_from_texts:
+        return
+    positives_NL = sp.csr_array(np.eye(QUERIES, LABELS, dtype=np.float32))  # the last label has no query
+    head.start(x_ND, x_LD, positives_NL)
+    with torch.no_grad():
+        check_finite(head.queries(x_ND), "queries(): the number")
+        check_finite(labels_of(head, x_LD, list(range(LABELS))), "labels(): the number")

@@ -1,0 +1,155 @@
+"""Bench specs: what they declare, how the command line changes them, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from xmclab.errors import ConfigError
+from xmclab.host.registry import default_registry
+from xmclab_bench.spec import load_spec, named_specs, resolve_cells, split_list
+
+SPEC = """\
+# Two losses.
+base: [recipe=unidec, data=tiny]
+rows:
+  SC; SC: [loss=supcon]
+  0.5 DS: [loss=0.5*ds]
+grid:
+  pool.eta: [0, 6]
+  seed: [0, 1]
+columns: pool.eta
+metrics: [P@1, PSP@1]
+searches: [de]
+measures: [train, target]
+target: P@1=30
+"""
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path) -> Callable[[str], str]:
+    def write(text: str) -> str:
+        path = tmp_path / "mine.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def problems(spec: str, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        resolve_cells(load_spec(spec, overrides), default_registry())
+    assert caught.value.exit_code == 2
+    return str(caught.value)
+
+
+def test_a_spec_is_rows_by_columns_by_seeds(spec_file: Callable[[str], str]) -> None:
+    spec = load_spec(spec_file(SPEC), [])
+    assert (spec.name, spec.title, spec.target) == ("mine", "Two losses.", ("P@1", 30.0))
+    cells = list(spec.cells())
+    assert [(cell.row, cell.column, cell.seed) for cell in cells] == [
+        (row, eta, seed) for row in ("SC; SC", "0.5 DS") for eta in ("0", "6") for seed in (0, 1)
+    ]
+    assert cells[3].overrides == ("recipe=unidec", "data=tiny", "loss=supcon", "pool.eta=6", "seed=1")
+
+
+def test_without_rows_the_grid_names_them(spec_file: Callable[[str], str]) -> None:
+    spec = load_spec(spec_file("base: [recipe=unidec]\ngrid: {pool: {beta: [1, 3]}, epochs: [2]}\n"), [])
+    assert [cell.row for cell in spec.cells()] == ["pool.beta=1, epochs=2", "pool.beta=3, epochs=2"]
+    assert {cell.seed for cell in spec.cells()} == {0}
+
+
+def test_overrides_replace_the_grid_the_shown_and_the_base(spec_file: Callable[[str], str]) -> None:
+    typed = ["seed=7", "pool.eta=3,4", "metrics=R@10", "budget=time", "epochs=2", "data=debian"]
+    spec = load_spec(spec_file(SPEC), typed)
+    assert (spec.metrics, spec.budget) == (("R@10",), "time")
+    assert {cell.seed for cell in spec.cells()} == {7}
+    assert {cell.column for cell in spec.cells()} == {"3", "4"}
+    # What rows and grid say comes later, so that the cells still differ.
+    assert next(spec.cells()).overrides[:4] == ("recipe=unidec", "data=tiny", "epochs=2", "data=debian")
+
+
+@pytest.mark.parametrize(
+    ("override", "rows"),
+    [("loss.de=ds", "'SC; SC', '0.5 DS'"), ("loss=bce", "'SC; SC', '0.5 DS', 'Large'"), ("sampler=random", "'Large'")],
+)
+def test_what_rows_set_themselves_is_told(spec_file: Callable[[str], str], override: str, rows: str) -> None:
+    path = spec_file(SPEC.replace("grid:", "  Large: [sampler=cluster, loss.clf=bce]\ngrid:"))
+    assert load_spec(path, [override, "epochs=2", "sampler.batch_size=8"]).notes == (
+        f"{override}: not for {rows}, which set it themselves",
+    )
+
+
+def test_commas_in_brackets_do_not_split() -> None:
+    assert split_list("ds, supcon(temperature=1, weight=2),bce") == ("ds", "supcon(temperature=1, weight=2)", "bce")
+
+
+@pytest.mark.parametrize("name", list(named_specs()))
+def test_every_named_spec_resolves_whole(name: str) -> None:
+    spec = load_spec(name, ["data=tiny"])
+    cells, left_out = resolve_cells(spec, default_registry())
+    assert spec.title
+    assert len({cell.seed for cell in spec.cells()}) >= 3
+    assert len(cells) == len(list(spec.cells()))
+    assert not left_out
+
+
+def test_the_papers_comparisons_ship() -> None:
+    papers = {"reductions", "losses", "hard_negatives", "symmetric", "pool", "efficiency"}
+    assert set(named_specs()) == papers | {"efficiency_transformer"}
+
+
+@pytest.mark.parametrize("name", ["losses", "hard_negatives", "symmetric", "pool"])
+def test_rows_that_are_no_reductions_all_train_on_a_pool(name: str) -> None:
+    cells, _ = resolve_cells(load_spec(name, []), default_registry())
+    whole = [cell.row for cell, config in cells if any(config.objective(head).needs_all for head in config.heads)]
+    assert not whole
+
+
+def test_combinations_that_cannot_be_are_left_out_with_the_reason(spec_file: Callable[[str], str]) -> None:
+    text = "base: [recipe=unidec, loss.de=ds]\ngrid: {reduction.clf: [ova, psl], loss.clf: [ds, bce]}\n"
+    cells, left_out = resolve_cells(load_spec(spec_file(text), []), default_registry())
+    assert [cell.row for cell, _ in cells] == [
+        "reduction.clf=ova, loss.clf=bce",
+        "reduction.clf=psl, loss.clf=ds",
+        "reduction.clf=psl, loss.clf=bce",
+    ]
+    (one,) = left_out
+    assert one.cell.row == "reduction.clf=ova, loss.clf=ds"
+    assert "binary losses" in one.reason
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (SPEC.replace("P@1, PSP@1", "P@1, PS@1"), "metrics: there is no 'PS@1' (did you mean 'PSP@1'?)"),
+        (SPEC.replace("searches: [de]", "searches: [dual]"), "searches: there is no 'dual'"),
+        (SPEC.replace("pool.eta: [0, 6]", "pool.eta: []"), "grid.pool.eta: has no values"),
+        (SPEC.replace("columns: pool.eta", "columns: pool.beta"), "the grid has no key 'pool.beta'"),
+        (SPEC.replace("seed: [0, 1]", "seed: [0, one]"), "'one' is not a whole number"),
+        (SPEC.replace("seed: [0, 1]", "seed: [1, 1]"), "'1' is listed twice"),
+        (SPEC.replace("P@1=30", "P@1"), "is not METRIC=PERCENT"),
+        (SPEC.replace("metrics:", "metric:"), "unknown key (did you mean 'metrics'?)"),
+        (SPEC.replace("loss=supcon", "loss=supconn"), "no cell of it can run"),
+        (
+            SPEC.replace("pool.eta: [0, 6]", "pool.etta: [0, 6]").replace("columns: pool.eta", ""),
+            "no cell can run: pool.etta",
+        ),
+        (SPEC.replace("loss=0.5*ds", "loss=supcon"), "two cells have the same config: 'SC; SC, 0, seed 0'"),
+        (SPEC.replace("[P@1, PSP@1]", "[]"), "is empty"),
+        (SPEC.replace("[loss=supcon]", "{loss: supcon}"), "a row is a list of overrides (such as [loss=supcon])"),
+        ("- a\n- b\n", "a mapping"),
+        ("# Nothing.\nbase: [recipe=unidec]\n", "declares nothing to compare"),
+        (SPEC.replace("columns: pool.eta", "columns: loss.de"), "the grid has no key 'loss.de' (known: pool.eta)"),
+    ],
+)
+def test_bad_specs_are_refused(spec_file: Callable[[str], str], text: str, message: str) -> None:
+    assert message in problems(spec_file(text))
+
+
+def test_unknown_names_and_files_are_refused(tmp_path: Path) -> None:
+    assert "unknown spec 'reduction' (did you mean 'reductions'?" in problems("reduction")
+    assert "none.yaml: no such file" in problems(str(tmp_path / "none.yaml"))
+    assert "an override is KEY=VALUE" in problems("losses", "tiny")

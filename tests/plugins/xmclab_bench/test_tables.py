@@ -1,0 +1,75 @@
+"""The tables of a comparison in every form."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from typing import Any
+
+from rich.console import Console
+
+from xmclab_bench.tables import csv_text, latex, markdown, print_document
+
+
+def test_terminal(document: dict[str, Any]) -> None:
+    console = Console(width=160, record=True, file=io.StringIO())
+    print_document(console, document)
+    text = console.export_text()
+    assert re.search(r"A & B +de +\*40\.00 ± 0\.50 +\*20\.00 ± 0\.50 +12\.0 ± 1\.0 +–", text)
+    assert "left out: C, seed 3: not <possible>" in text
+    assert "50 %_: training, 1 of 4 epochs done" in text
+    assert "over 2 seeds" in text
+    assert "Budget: not the same, 3 to 4 epochs." in " ".join(text.split())
+
+
+def test_what_a_target_of_a_search_took_stands_in_its_line(document: dict[str, Any]) -> None:
+    document["measures"] = ["target"]
+    document["rows"][0]["target"] = {"mean": 3.0, "sd": None, "values": [3.0]}
+    table = [line for line in markdown(document).splitlines() if line.startswith("|")]
+    assert [line.split("|")[-2].strip() for line in table[2:]] == ["3.0", "–", "–", "–"]
+
+
+def test_columns_are_named_by_their_key(document: dict[str, Any]) -> None:
+    document["columns"] = "pool.beta"
+    for part in (*document["rows"], *document["groups"]):
+        part["column"] = "3"
+    assert markdown(document).splitlines()[2].startswith("| row | pool.beta | search |")
+
+
+def test_rows_with_fewer_seeds_are_named_where_cells_failed(document: dict[str, Any]) -> None:
+    document["groups"][0]["seeds"] = [0]
+    assert "\nA & B: 1 of 2 seeds\n" in markdown(document)
+    assert "% A & B: 1 of 2 seeds" in latex(document)
+
+
+def test_markdown_marks_the_best_and_keeps_its_columns(document: dict[str, Any]) -> None:
+    lines = markdown(document).splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert table[0] == "| row | search | P@1 | PSP@1 | train s | MiB |"
+    assert table[2] == "| A & B | de | **40.00 ± 0.50** | **20.00 ± 0.50** | 12.0 ± 1.0 | – |"
+    assert len(table) == 6
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 7 for line in table)
+    assert "left out: C, seed 3: not <possible>" in lines
+
+
+def test_csv_has_unrounded_numbers(document: dict[str, Any]) -> None:
+    document["rows"][0]["metrics"]["P@1"]["mean"] = 1 / 3
+    rows = list(csv.DictReader(io.StringIO(csv_text(document))))
+    assert len(rows) == 4
+    assert float(rows[0]["P@1"]) == 1 / 3
+    assert (rows[0]["P@1 sd"], rows[0]["P@1 best"], rows[2]["P@1 best"]) == ("0.5", "1", "0")
+    assert rows[0]["MiB"] == ""
+    assert rows[2]["row"] == "</script><b>x</b> | 50 %_"
+
+
+def test_latex_is_a_booktabs_table_with_special_characters_escaped(document: dict[str, Any]) -> None:
+    text = latex(document)
+    assert "\\toprule" in text
+    assert "\\begin{tabular}{llrrrr}" in text
+    assert "A \\& B & de & \\textbf{40.00 $\\pm$ 0.50}" in text
+    assert "50 \\%\\_" in text
+    body = text[text.index("\\midrule") : text.index("\\bottomrule")]
+    rows = [line for line in body.splitlines() if line.endswith("\\\\")]
+    assert len(rows) == 4
+    assert all(len(re.findall(r"(?<!\\)&", row)) == 5 for row in rows)

@@ -1,1 +1,0 @@
-"""Comparisons: a declaration in, trained cells, statistics and reports out."""

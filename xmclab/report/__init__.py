@@ -1,1 +1,0 @@
-"""Runs beside each other: what they measured, which differences are real, and tables and pages of it."""
