@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from xmclab.errors import DataError, XmclabError
+from xmclab.host.load import exception_line
 from xmclab.host.options import make_part
-from xmclab.host.registry import exception_line
 
 EXAMPLES = 20
 NUDGE = 0.01  # of parameters, before their gradients are looked at

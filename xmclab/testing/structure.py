@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
+from xmclab.host.load import exception_line, fault_of_class
 from xmclab.host.options import options_of
-from xmclab.host.registry import exception_line, fault_of_class
 from xmclab.testing.core import Broken, Laws, Subject
 
 PART, OPTIONS = "part", "options"
