@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from xmclab import cli
 from xmclab.api import Encoder, Ragged, Side, Tokens
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolve import resolve
 from xmclab.runs.run import run
 
 SMALL = ["data=tiny", "sampler.batch_size=512", "epochs=1", "evaluate.baselines=off"]

@@ -32,8 +32,8 @@ from xmclab import cli, errors
 from xmclab.errors import ConfigError, XmclabError
 from xmclab.host import hookspecs
 from xmclab.host.compose import check_terms
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolve import resolve
 from xmclab.objectives.expr import parse_expression
 
 ROOT = Path(__file__).parents[1]

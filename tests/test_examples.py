@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from xmclab.host.config import resolve
 from xmclab.host.hookspecs import API_VERSION
 from xmclab.host.registry import default_registry
+from xmclab.host.resolve import resolve
 from xmclab.runs.run import run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 from xmclab.evaluation.report import COLUMNS
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolve import resolve
 from xmclab.runs.run import run
 
 HERE = Path(__file__).parent

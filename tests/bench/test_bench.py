@@ -21,8 +21,8 @@ from xmclab.bench import runner
 from xmclab.bench.bench import run_bench
 from xmclab.bench.spec import Cell, load_spec
 from xmclab.bench.view import GridView, Job
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolve import resolve
 from xmclab.report.files import write_report
 from xmclab.report.folders import compare_folders
 from xmclab.runs.run import run as train

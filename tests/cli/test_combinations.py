@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from xmclab.errors import ConfigError
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolve import resolve
 from xmclab.runs.run import run
 
 LOSSES = ["ds", "supcon", "bce", "ds+bce"]

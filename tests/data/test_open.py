@@ -13,8 +13,8 @@ import pytest
 
 from xmclab.data import open_data, open_dataset
 from xmclab.errors import ConfigError, DataError
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolve import resolve
 from xmclab.host.schema import DataSettings
 
 EMBEDDED = Path(sys.modules["xmclab.data"].__file__ or "").parent / "embedded"

@@ -21,8 +21,8 @@ from xmclab.data import tokens as module
 from xmclab.data.texts import PackedTexts
 from xmclab.data.tokens import Tokeniser, tokenise
 from xmclab.errors import DataError, MemoryLimitError, StorageError
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolve import resolve
 from xmclab.host.schema import DataSettings
 from xmclab.model.encoders.bag import Bag
 from xmclab.model.encoders.hf import HuggingFace

@@ -15,9 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from xmclab.errors import ConfigError, PluginError, XmclabError
-from xmclab.host.config import Config, make_part, resolve
+from xmclab.host.config import Config
+from xmclab.host.options import make_part
 from xmclab.host.recipes import MAX_BYTES, summary
 from xmclab.host.registry import Registry, load_registry
+from xmclab.host.resolve import resolve
 from xmclab.host.schema import SLOTS
 from xmclab.options import option
 

@@ -18,7 +18,7 @@ import yaml
 from rich.console import Console
 
 from xmclab.host import hookspecs
-from xmclab.host.config import resolve
+from xmclab.host.resolve import resolve
 from xmclab.errors import DivergedError, PluginError
 from xmclab.host.registry import LISTENING, default_registry, load_registry
 from xmclab.runs.observers import undisturbed

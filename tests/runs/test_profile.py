@@ -15,7 +15,7 @@ import torch
 from rich.console import Console
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from xmclab.host.config import resolve
+from xmclab.host.resolve import resolve
 from xmclab.data import open_dataset
 from xmclab.host.registry import default_registry
 from xmclab.runs.profile import BESIDE_STEPS, BETWEEN_STEPS, OF_A_STEP, PLAN_WAIT, STEP, Profile

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from xmclab.host.config import Config, resolve
+from xmclab.host.config import Config
+from xmclab.host.resolve import resolve
 from xmclab.errors import ConfigError, PluginError
 from xmclab.host.registry import default_registry
 from xmclab.runs.observers import trackers

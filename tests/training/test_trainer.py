@@ -19,8 +19,9 @@ from rich.console import Console
 
 from xmclab.data import open_dataset
 from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, StorageError
-from xmclab.host.config import Config, resolve
+from xmclab.host.config import Config
 from xmclab.host.registry import default_registry
+from xmclab.host.resolve import resolve
 from xmclab.host.schema import OptimSettings
 from xmclab.kernels import dispatch as accelerator
 from xmclab.kernels import scores_torch as fused_torch

@@ -12,8 +12,9 @@ from xmclab.bench.cells import Keys
 from xmclab.bench.runner import run_jobs
 from xmclab.bench.spec import Cell, LeftOut, Spec, resolve_cells
 from xmclab.bench.view import Job
-from xmclab.host.config import Config, resolve
+from xmclab.host.config import Config
 from xmclab.host.registry import Registry
+from xmclab.host.resolve import resolve
 from xmclab.report.document import Document, Group, Wanted, compare
 from xmclab.report.runs import read_run
 

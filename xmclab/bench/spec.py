@@ -124,7 +124,7 @@ def resolve_cells(spec: Spec, registry: Registry) -> tuple[list[tuple[Cell, Conf
     Raises:
         ConfigError: a row or a value of the grid has no combination that works, or two cells are the same run.
     """
-    from xmclab.host.config import resolve
+    from xmclab.host.resolve import resolve
 
     found: list[tuple[Cell, Config]] = []
     refused: list[LeftOut] = []

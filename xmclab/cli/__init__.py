@@ -109,8 +109,8 @@ def run(
 ) -> None:
     """Train and evaluate: xmclab run recipe=unidec loss.clf=ds+bce data=debian"""
     from xmclab.cli import show
-    from xmclab.host.config import resolve
     from xmclab.host.registry import default_registry
+    from xmclab.host.resolve import resolve
 
     registry = default_registry()
     for problem in registry.problems:

@@ -170,8 +170,8 @@ def make_synthetic(
 
 def _settings(source: str, overrides: list[str] | None) -> tuple[DataSettings, Registry]:
     """What can be set about the data, with the keys that `run` takes."""
-    from xmclab.host.config import resolve
     from xmclab.host.registry import default_registry
+    from xmclab.host.resolve import resolve
 
     config = resolve([*(overrides or []), f"data={source}"], default_registry())
     return config.settings.data, config.registry

@@ -33,7 +33,8 @@ from safetensors.torch import load_file, save_file
 
 from xmclab import __version__
 from xmclab.api import Dataset
-from xmclab.host.config import Config, resolve
+from xmclab.host.config import Config
+from xmclab.host.resolve import resolve
 from xmclab.errors import Problem, StorageError
 from xmclab.host.registry import Registry
 from xmclab.host.recipes import MADE_WITH
