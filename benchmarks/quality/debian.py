@@ -29,7 +29,7 @@ def measure(overrides: list[str], seeds: int) -> list[dict]:
     for seed in range(seeds):
         config = resolve([*overrides, f"seed={seed}"], default_registry())
         with tempfile.TemporaryDirectory() as folder:
-            result = run(config, default_registry(), Path(folder) / "run")
+            result = run(config, Path(folder) / "run")
             environment = json.loads((result.folder / "environment.json").read_text())
             documents.append({**result.document, "environment": environment, "config": config.to_dict()})
     return documents

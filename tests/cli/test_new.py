@@ -14,7 +14,7 @@ from xmclab.cli.new import SCAFFOLD, USES, _words
 from xmclab.host.hookspecs import API_VERSION
 
 PARTS = [kind for kind in USES if kind != "recipe"]
-QUICK = ["epochs=1", "evaluate.baselines=off", "sampler.batch_size=512"]
+QUICK = ["epochs=1", "baseline=none", "sampler.batch_size=512"]
 
 
 def steps(out: str) -> list[str]:

@@ -25,7 +25,7 @@ from xmclab.runs.observers import undisturbed
 from xmclab.runs.run import RunResult, run
 
 SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.clf=none", "head.de.dim=16", "sampler.batch_size=256"]
-SMALL += ["epochs=2", "evaluate.baselines=off", "evaluate.every=1", "miner=ann", "refresh_every=1"]
+SMALL += ["epochs=2", "baseline=none", "evaluate.every=1", "miner=ann", "refresh_every=1"]
 LISTENER = """
 import json, pathlib, xmclab
 
@@ -93,7 +93,7 @@ def train(folder: Path, *sources: str, overrides: tuple[str, ...] = ()) -> tuple
         file.write_text(source)
     said = io.StringIO()
     config = resolve([*SMALL, *(f"plugin={file}" for file in files), *overrides], default_registry())
-    return run(config, default_registry(), folder / "run", Console(file=said, width=500)), said.getvalue()
+    return run(config, folder / "run", Console(file=said, width=500)), said.getvalue()
 
 
 def lines(file: Path) -> list[dict[str, Any]]:

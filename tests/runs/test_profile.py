@@ -23,14 +23,14 @@ from xmclab.runs.run import RunResult, run
 from xmclab.training.trainer import Trainer
 
 SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.de.dim=16", "head.clf.dim=16", "sampler.batch_size=256"]
-SMALL += ["epochs=2", "refresh_every=1", "sampler=cluster", "miner=ann", "evaluate.every=1", "evaluate.baselines=off"]
+SMALL += ["epochs=2", "refresh_every=1", "sampler=cluster", "miner=ann", "evaluate.every=1", "baseline=none"]
 
 
 def finished(folder: Path, *overrides: str) -> tuple[RunResult, str]:
     """A run, and what it showed."""
     shown = io.StringIO()
     config = resolve([*SMALL, *overrides], default_registry())
-    return run(config, default_registry(), folder, Console(file=shown, width=100)), shown.getvalue()
+    return run(config, folder, Console(file=shown, width=100)), shown.getvalue()
 
 
 def losses(result: RunResult) -> list[tuple[float, float]]:

@@ -19,7 +19,7 @@ from xmclab.report.document import Document, Group, Wanted, compare
 from xmclab.report.runs import read_run
 
 # What makes a run a cell: it is compared, not used.
-CELL = ("keep_model=false", "evaluate.baselines=false")
+CELL = ("keep_model=false", "baseline=none")
 
 
 @dataclass(frozen=True)

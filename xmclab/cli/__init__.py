@@ -133,7 +133,7 @@ def _train(config: Any, out: Path | None, as_json: bool) -> None:
     # Whatever a part prints, stdout holds results only.
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            result = train(config, config.registry, out, Console(file=sys.stderr))
+            result = train(config, out, Console(file=sys.stderr))
         except Exception as error:
             if fault := config.registry.fault_of(error):
                 traceback.print_exc()

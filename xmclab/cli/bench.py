@@ -55,8 +55,8 @@ def bench(
     registry = default_registry()
     if dry_run:
         found, refused = resolve_cells(declared, registry)
-        for settings in {config.settings.data for _, config in found}:
-            open_data(settings, registry)  # one that is not there is told now
+        for config in {config.data_key(): config for _, config in found}.values():
+            open_data(config)  # data that is missing is reported now
         for cell, _ in found:
             print(f"{cell.row}{cell.column and ', ' + cell.column}, seed {cell.seed}: {' '.join(cell.overrides)}")
         for refusal in refused:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from xmclab.host.options import Option, construct, options_of
+from xmclab.host.recipes import Entry
 from xmclab.host.registry import Registry
-from xmclab.host.schema import EXPRESSIONS, SHORTHANDS, SLOTS, Settings
+from xmclab.host.schema import EXPRESSIONS, NONE, SHORTHANDS, SLOTS, Settings
 from xmclab.objectives.expr import TermSpec
 
 if TYPE_CHECKING:
     from xmclab.objectives.objective import Objective
 
-NONE = "none"
 SEVERAL = "+"  # between the parts of a slot that takes several
 DATA = "data"  # short for the next
 DATA_SOURCE = "data.source"
@@ -25,12 +26,13 @@ CHOICES = {slot: slot_.default for slot, slot_ in SLOTS.items()} | EXPRESSIONS
 
 @dataclass(frozen=True)
 class ChosenPart:
-    """A part in its slot."""
+    """A part in its slot; or `auto`, which stands for one that is not known yet."""
 
     name: str
-    cls: type[Any]
-    options: Mapping[str, Any]  # all of them, converted
+    cls: type[Any]  # with auto, the interface
+    options: Mapping[str, Any]  # all of them, converted; with auto, those that were set, as they were typed
     others: tuple[ChosenPart, ...] = ()  # that share the slot, where it takes several
+    pending: Mapping[str, Entry] | None = field(default=None, compare=False)  # with auto, who set the options
 
     @property
     def all(self) -> tuple[ChosenPart, ...]:
@@ -76,6 +78,21 @@ class Config:
         part = self.parts.get(slot)
         return {} if part is None else {each.name: construct(each.cls, each.options, slot) for each in part.all}
 
+    def data_key(self) -> str:
+        """Equal for configs that read the same data in the same way."""
+        tree = self.to_dict()
+        return json.dumps([tree["data"], tree["reader"]], sort_keys=True)
+
+    def with_part(self, slot: str, part: ChosenPart) -> Config:
+        """The same config with another part in a slot."""
+        return dataclasses.replace(self, parts={**self.parts, slot: part})
+
+    def with_option(self, slot: str, name: str, value: Any) -> Config:
+        """The same config with another value for an option, already converted."""
+        part = self.parts[slot]
+        assert part is not None
+        return self.with_part(slot, dataclasses.replace(part, options={**part.options, name: value}))
+
     def objective(self, head: str) -> Objective:
         """What a head minimises, at the head's temperature."""
         from xmclab.host.compose import build_objective
@@ -117,10 +134,12 @@ class Config:
     def _explain_parts(self) -> Iterable[tuple[str, Any, str]]:
         for slot, part in self.parts.items():
             yield slot, self.choice(slot) or NONE, self.sources.get(slot, "default")
-            for each in part.all if part else ():
-                for name, option in options_of(each.cls).items():
-                    source = self.sources.get(f"{slot}.{name}", f"default of {each.name}")
-                    yield f"{slot}.{name}", option.dump(each.options[name]), source
+            if part is None:
+                continue
+            if part.pending is None:
+                yield from _explain_options(slot, part, self.sources)
+            else:
+                yield from ((f"{slot}.{name}", entry.value, entry.source) for name, entry in part.pending.items())
 
     def _explain_losses(self) -> Iterable[tuple[str, Any, str]]:
         for head, loss in self.losses.items():
@@ -128,6 +147,20 @@ class Config:
             yield key, loss.expression, self.sources.get(key, "default")
             for name, value in loss.dotted.items():
                 yield f"{key}.{name}", value, self.sources[f"{key}.{name}"]
+
+
+def _explain_options(slot: str, part: ChosenPart, sources: Mapping[str, str]) -> Iterable[tuple[str, Any, str]]:
+    """The options of the parts in a slot; one on which they differ is named for each of them."""
+    seen: set[str] = set()
+    for each in part.all:
+        for name, option in options_of(each.cls).items():
+            value = each.options[name]
+            shared = all(other.options.get(name, value) == value for other in part.all)
+            plain, own = f"{slot}.{name}", f"{slot}.{each.name}.{name}"
+            key = plain if shared else own
+            if key not in seen:
+                yield key, option.dump(value), sources.get(own) or sources.get(plain) or f"default of {each.name}"
+            seen.add(key)
 
 
 @cache

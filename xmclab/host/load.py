@@ -289,12 +289,19 @@ def _checked(claim: Claim, cls: Any) -> type[Any]:
     return checked
 
 
+def interface(kind: str) -> type[Any]:
+    """The class of `xmclab.api` that parts of a kind are subclasses of."""
+    from xmclab import api
+
+    cls: type[Any] = getattr(api, kind.capitalize())
+    return cls
+
+
 def fault_of_class(kind: str, cls: Any) -> str:
     """Why this is no concrete dataclass of its kind with usable options; empty if it is."""
-    from xmclab import api
     from xmclab.host.options import options_of
 
-    base: type[Any] = getattr(api, kind.capitalize())
+    base = interface(kind)
     if not inspect.isclass(cls) or not issubclass(cls, base):
         return f"must be a subclass of xmclab.api.{base.__name__}, not {cls!r}"
     if "__dataclass_fields__" not in vars(cls):

@@ -1,12 +1,13 @@
 """From defaults, a recipe and overrides to one resolved, read-only config that remembers who set each value.
 
 Order: schema and part defaults < base recipes < recipe < overrides from left to right. Choosing another part (or
-another loss expression) drops what lower layers set for the options of the previous one; within a layer the
-order of a choice and its options does not matter.
+another loss expression) drops what lower layers set for the options of the previous one (a reader's `text`, which all
+readers have, stays); within a layer the order of a choice and its options does not matter.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,6 @@ from xmclab.host.config import (
     CHOICES,
     DATA,
     DATA_SOURCE,
-    NONE,
     SEVERAL,
     ChosenLoss,
     ChosenPart,
@@ -26,10 +26,11 @@ from xmclab.host.config import (
     below,
     setting_options,
 )
+from xmclab.host.load import interface
 from xmclab.host.options import Option, construct, options_of, read_options
 from xmclab.host.recipes import MADE_WITH, Entry, is_file_name, recipe_layers, summary
 from xmclab.host.registry import Registry
-from xmclab.host.schema import HEADS, SHORTHANDS, SLOTS, Settings
+from xmclab.host.schema import ALL, AUTO, HEADS, NONE, SHORTHANDS, SLOTS, Settings
 from xmclab.objectives.expr import TermSpec, parse_expression
 
 CUSTOM = "custom"  # what a config without a recipe is called
@@ -44,6 +45,36 @@ def resolve(overrides: Sequence[str], registry: Registry) -> Config:
         PluginError: the same, when a plugin is at fault for one of them.
     """
     return _Resolver(overrides, registry).config()
+
+
+def settle(config: Config, slot: str, name: str) -> Config:
+    """The config with this part in a slot that was at `auto`; the options set for it are checked now.
+
+    Raises:
+        ConfigError: with every problem of the options.
+    """
+    kind, waiting = SLOTS[slot].kind, config.parts[slot]
+    cls = config.registry.get(kind, name)
+    pending = (waiting.pending if waiting else None) or {}
+    known = {f"{slot}.{option}" for option in options_of(cls)}
+    problems = [
+        Problem(entry.where, f"unknown key for {kind} {name!r}", _suggest(entry.key, known))
+        for option, entry in pending.items()
+        if f"{slot}.{option}" not in known
+    ]
+    mine = {option: entry for option, entry in pending.items() if f"{slot}.{option}" in known}
+    values, wrong = _read_entries(slot, cls, mine)
+    if problems or wrong:
+        raise ConfigError(*problems, *wrong)
+    return config.with_part(slot, ChosenPart(name, cls, values))
+
+
+def unsettle(config: Config, slot: str) -> Config:
+    """The config with `auto` in a slot again, and those options of its part that all parts of the kind have."""
+    part = config.parts[slot]
+    values = {name: part.options[name] for name in SLOTS[slot].keeps} if part else {}
+    pending = {name: Entry(f"{slot}.{name}", value, "config", f"{slot}.{name}") for name, value in values.items()}
+    return config.with_part(slot, ChosenPart(AUTO, interface(SLOTS[slot].kind), values, pending=pending))
 
 
 class _Resolver:
@@ -153,8 +184,9 @@ class _Resolver:
     def _choose(self, place: str, entry: Entry) -> None:
         before = self._choice(place)
         self.choices[place] = entry
-        if self._choice(place) != before:
-            self.options[place].clear()
+        if self._choice(place) != before and not _waits(place, before):
+            keeps = SLOTS[place].keeps if place in SLOTS else ()
+            self.options[place] = {name: option for name, option in self.options[place].items() if name in keeps}
 
     def _choice(self, place: str) -> str:
         entry = self.choices.get(place)
@@ -187,7 +219,14 @@ class _Resolver:
         if choice == NONE and SLOTS[slot].optional:
             self.rejected += self.options[slot].values()
             return None
-        names = [name.strip() for name in choice.split(SEVERAL)] if SLOTS[slot].several else [choice]
+        if _waits(slot, choice):
+            return self._waiting_part(slot)
+        if choice == ALL == SLOTS[slot].default:
+            names = self.registry.names(SLOTS[slot].kind)
+        else:
+            names = [name.strip() for name in choice.split(SEVERAL)] if SLOTS[slot].several else [choice]
+        if not names:
+            self.rejected += self.options[slot].values()
         found = [part for name in dict.fromkeys(names) if (part := self._one_part(slot, name))]
         return dataclasses.replace(found[0], others=tuple(found[1:])) if found else None
 
@@ -198,12 +237,11 @@ class _Resolver:
             self.accepted |= {id(entry) for entry in self.options[slot].values()}
             return None
         name, cls = found
-        known = self._sort_out(slot, options_of(cls), self._explicit(slot))
-        values, problems = read_options(
-            cls,
-            {option: entry.value for option, entry in known.items()},
-            lambda option: known[option].where if option in known else f"{slot}.{option}",
-        )
+        keys = {option: option for option in options_of(cls)}
+        if SLOTS[slot].several:
+            keys |= {f"{name}.{option}": option for option in keys}  # these come last and win
+        entries = self._sort_out(slot, keys, self._explicit(slot))
+        values, problems = _read_entries(slot, cls, {keys[key]: entries[key] for key in keys if key in entries})
         self.problems += problems
         if not problems:
             try:
@@ -211,6 +249,28 @@ class _Resolver:
             except XmclabError as error:
                 self._note(error, self.choices.get(slot), slot)
         return ChosenPart(name, cls, values)
+
+    def _waiting_part(self, slot: str) -> ChosenPart:
+        """The place of a part that is found later; what was set must suit at least one part of the kind."""
+        kind = SLOTS[slot].kind
+        given = self.options[slot]
+        options = self._options_of_all(kind) if given else {}
+        for name, entry in self._sort_out(slot, options, self._explicit(slot)).items():
+            try:
+                _convert_by_any(options[name], entry.value)
+            except ValueError as error:
+                self.problems.append(Problem(entry.where, str(error), options[name][0].help))
+        values = {name: entry.value for name, entry in given.items()}
+        return ChosenPart(AUTO, interface(kind), values, pending=dict(given))
+
+    def _options_of_all(self, kind: str) -> dict[str, list[Option]]:
+        """The options that the parts of a kind have, by name."""
+        options: dict[str, list[Option]] = {}
+        for name in self.registry.names(kind):
+            with contextlib.suppress(PluginError):  # it is at fault when it is used
+                for option in options_of(self.registry.get(kind, name)).values():
+                    options.setdefault(option.name, []).append(option)
+        return options
 
     def _find(self, slot: str, name: str) -> tuple[str, type[Any]] | None:
         """The part for a slot; the one that was probably meant, if there is none of this name."""
@@ -232,7 +292,7 @@ class _Resolver:
     def _sort_out(self, place: str, options: Iterable[str], certain: bool) -> dict[str, Entry]:
         """The options set for a place that it has; the others are rejected, unless it may not be what was meant."""
         options = set(options)
-        self.known |= {f"{place}.{option}" for option in options}
+        self.known |= {f"{place}.{option}" for option in options if place not in SLOTS or "." not in option}
         known = {option: entry for option, entry in self.options[place].items() if option in options}
         self.rejected += [entry for option, entry in self.options[place].items() if option not in options and certain]
         self.accepted |= {id(entry) for entry in known.values()}
@@ -281,7 +341,11 @@ class _Resolver:
         return [_with_options(term, values) for term in terms], {k: options[k].dump(v) for k, v in values.items()}
 
     def _report_unknown(self) -> None:
-        for entry in [*self.unknown, *(entry for entry in self.rejected if id(entry) not in self.accepted)]:
+        unknown = [*self.unknown, *(entry for entry in self.rejected if id(entry) not in self.accepted)]
+        if unknown:
+            waiting = [slot for slot in SLOTS if _waits(slot, self._choice(slot))]
+            self.known |= {f"{slot}.{name}" for slot in waiting for name in self._options_of_all(SLOTS[slot].kind)}
+        for entry in unknown:
             places = [place for place, _ in addresses(entry.key)]
             empty = [
                 place for place in places if place in SLOTS and self._choice(place) == NONE and SLOTS[place].optional
@@ -312,6 +376,32 @@ class _Resolver:
     def _sources(self) -> dict[str, str]:
         options = {f"{place}.{name}": entry for place, given in self.options.items() for name, entry in given.items()}
         return {key: entry.source for key, entry in (self.settings | self.choices | options).items()}
+
+
+def _waits(place: str, choice: str) -> bool:
+    """Whether this choice leaves a place open until the data is known."""
+    return choice == AUTO and place in SLOTS and SLOTS[place].default == AUTO
+
+
+def _read_entries(slot: str, cls: type[Any], given: Mapping[str, Entry]) -> tuple[dict[str, Any], list[Problem]]:
+    """All options of a part, converted, and everything wrong with those given."""
+    return read_options(
+        cls,
+        {option: entry.value for option, entry in given.items()},
+        lambda option: given[option].where if option in given else f"{slot}.{option}",
+    )
+
+
+def _convert_by_any(options: Sequence[Option], value: Any) -> None:
+    """Raise the `ValueError` of the first option if none of them can be set to a value."""
+    errors = []
+    for option in options:
+        try:
+            option.convert(value)
+        except ValueError as error:
+            errors.append(error)
+    if len(errors) == len(options):
+        raise errors[0]
 
 
 def _with_options(term: TermSpec, values: Mapping[str, Any]) -> TermSpec:
