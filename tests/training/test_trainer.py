@@ -17,7 +17,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from xmclab.data import open_dataset
+from xmclab.data import open_dataset, with_reader
 from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, StorageError
 from xmclab.host.config import Config
 from xmclab.host.registry import default_registry
@@ -180,7 +180,7 @@ def test_clipping_bounds_the_norm_of_dense_and_sparse_gradients_together() -> No
 def test_a_saved_run_loads_and_ranks_the_same(tmp_path: Path) -> None:
     result = run(config("optim.decay=0.1"), tmp_path / "out", QUIET)
     loaded, model = load_model(result.folder, default_registry())
-    assert loaded.to_dict() == config("optim.decay=0.1").to_dict()
+    assert loaded.to_dict() == with_reader(config("optim.decay=0.1")).to_dict()
     data = open_dataset("tiny", "title", default_registry())
     from xmclab.data.propensity import inverse_propensity, propensity_parameters
     from xmclab.evaluation.metrics import evaluate

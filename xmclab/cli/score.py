@@ -63,9 +63,7 @@ def score(
         raise ConfigError(Problem("score", "give either --propensity or --family"))
     wanted = _numbers(propensity) if propensity else FAMILIES[family] if family else None
     if source is None:
-        if overrides:
-            raise ConfigError(Problem(overrides[0], "says how data is read, and there is no --data"))
-        truth_NL, train_NL, filter_NL, usual = _labels(truth, train, filter_)
+        truth_NL, train_NL, filter_NL, usual = _labels(truth, train, filter_, overrides)
     elif truth or train or filter_:
         raise ConfigError(Problem("--data", "stands in place of --truth, --train and --filter"))
     else:
@@ -98,10 +96,12 @@ def _labels_of_data(source: str, overrides: list[str], plugin: list[str] | None)
     return data.test.targets_NL, data.train.targets_NL, data.test.filter_NL, propensity_parameters(data.name)
 
 
-def _labels(truth: Path | None, train: Path | None, filter_: Path | None) -> Labels:
-    """The same of files."""
+def _labels(truth: Path | None, train: Path | None, filter_: Path | None, overrides: list[str] | None) -> Labels:
+    """The same of files, which no key says how to read."""
     from xmclab.data.propensity import DEFAULT_PROPENSITY
 
+    if overrides:
+        raise ConfigError(Problem(overrides[0], "says how data is read, and there is no --data"))
     if truth is None or train is None:
         raise ConfigError(Problem("score", "give --truth and --train, or --data"))
     from xmclab.evaluation.files import read_matrix, read_pairs

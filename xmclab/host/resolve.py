@@ -366,7 +366,7 @@ class _Resolver:
         ]
         if not named or any(below(known, f"{place}.{name}") for known in self.known for place, name in named):
             return ""
-        return f"{named[0][1]} is no term of {' or '.join(f'{place}={self._choice(place)}' for place, _ in named)}"
+        return f"no term {named[0][1]!r} in {' or '.join(f'{place}={self._choice(place)}' for place, _ in named)}"
 
     def _note(self, error: XmclabError, entry: Entry | None, place: str = "") -> None:
         where = entry.where if entry else place
