@@ -33,7 +33,7 @@ MILLION := runs/million-data
 bench-million: install  ## a run with a million labels from end to end: benchmarks/speed/million.json
 	test -d $(MILLION) || $(BIN)/xmclab data make-synthetic $(MILLION) --train 500000 --test 10000 --labels 1000000
 	$(BIN)/xmclab run recipe=unidec data=$(MILLION) epochs=2 refresh_every=1 encoder.dim=64 head.de.dim=64 \
-		head.clf.dim=64 evaluate.baselines=false profile=true --json > benchmarks/speed/million.json
+		head.clf.dim=64 baseline=none profile=true --json > benchmarks/speed/million.json
 
 bench-data: install  ## reading and tokenising 2 million texts, first and cached run
 	$(BIN)/python benchmarks/data/tokens.py --models bag

@@ -25,11 +25,11 @@ from torch import Tensor, nn
 
 from xmclab import cli
 from xmclab.api import Encoder, Ragged, Side, Tokens
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab.runs.run import run
 
-SMALL = ["data=tiny", "sampler.batch_size=512", "epochs=1", "evaluate.baselines=off"]
+SMALL = ["data=tiny", "sampler.batch_size=512", "epochs=1", "baseline=none"]
 BAG = ("encoder=bag", "encoder.dim=16")
 MODULES = itertools.count()  # numbers the modules of pretended plugins
 
@@ -108,7 +108,7 @@ def train() -> Callable[..., Path]:
 
     def train_small(folder: Path, *overrides: str, encoder: Sequence[str] = BAG) -> Path:
         config = resolve([*SMALL, *encoder, *overrides], default_registry())
-        return run(config, default_registry(), folder, Console(quiet=True)).folder
+        return run(config, folder, Console(quiet=True)).folder
 
     return train_small
 

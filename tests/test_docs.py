@@ -33,13 +33,13 @@ from xmclab import cli, errors
 from xmclab.errors import ConfigError, XmclabError
 from xmclab.host import hookspecs
 from xmclab.host.compose import check_terms
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab.objectives.expr import parse_expression
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-QUICK = ["data=tiny", "epochs=1", "evaluate.baselines=off"]
+QUICK = ["data=tiny", "epochs=1", "baseline=none"]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"^`([\w./-]+)`:$")
 FILE_KINDS = {"python": ".py", "yaml": ".yaml", "json": ".json", "toml": ".toml", "text": ".txt", "csv": ".csv"}

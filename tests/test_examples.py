@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from xmclab.host.config import resolve
 from xmclab.host.hookspecs import API_VERSION
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab.runs.run import run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 COVERED = {"own_training_loop.py", "plugin_minimal", "plugin_sampler"}
-SMALL = ["data=tiny", "epochs=1", "evaluate.baselines=off", "encoder.chars_from=0", "sampler.batch_size=512"]
+SMALL = ["data=tiny", "epochs=1", "baseline=none", "encoder.chars_from=0", "sampler.batch_size=512"]
 LATER = f"""
 import xmclab
 
@@ -44,7 +44,7 @@ def test_own_training_loop_learns(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_minimal_plugin_trains_as_a_file(tmp_path: Path) -> None:
     margin = [f"plugin={EXAMPLES / 'plugin_minimal' / 'xmclab_margin.py'}", "loss.de=margin"]
     config = resolve(["recipe=depsl", *SMALL, *margin, "loss.de.margin.margin=0.5"], default_registry())
-    result = run(config, config.registry, tmp_path / "run", Console(quiet=True))
+    result = run(config, tmp_path / "run", Console(quiet=True))
     assert list(result.metrics) == ["de"]
     assert '"de/margin/q2l"' in (tmp_path / "run" / "metrics.jsonl").read_text()
 

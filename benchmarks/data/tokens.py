@@ -142,7 +142,7 @@ CHILD = "--child"
 def child(source: str, model: str, cache: str) -> None:
     from rich.console import Console
 
-    from xmclab.data import open_data
+    from xmclab.data import open_dataset
     from xmclab.data.tokens import Tokeniser
     from xmclab.host.registry import default_registry
     from xmclab.host.schema import DataSettings
@@ -150,7 +150,7 @@ def child(source: str, model: str, cache: str) -> None:
     from xmclab.model.encoders.hf import HuggingFace
 
     encoder: Any = Bag(dim=1) if model == "bag" else HuggingFace(model=model)
-    settings, registry = DataSettings(source=source, cache=cache), default_registry()
+    settings = DataSettings(source=source, cache=cache)
     found: dict[str, float] = {"start": _memory("/proc/self/status", "VmRSS")}
     found["written"] = _memory("/proc/self/smaps_rollup", "Pss_Anon")
     clock = _core_seconds()
@@ -159,7 +159,7 @@ def child(source: str, model: str, cache: str) -> None:
         nonlocal clock
         found[name], clock = _core_seconds() - clock, _core_seconds()
 
-    data = open_data(settings, registry)
+    data = open_dataset(source, "title", default_registry())
     lap("read")
     found["reading"] = _peak() - found["start"]
     found["held"] = _memory("/proc/self/status", "VmRSS") - found["start"]

@@ -15,8 +15,8 @@ import tempfile
 from pathlib import Path
 
 from xmclab.evaluation.report import COLUMNS
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab.runs.run import run
 
 HERE = Path(__file__).parent
@@ -29,7 +29,7 @@ def measure(overrides: list[str], seeds: int) -> list[dict]:
     for seed in range(seeds):
         config = resolve([*overrides, f"seed={seed}"], default_registry())
         with tempfile.TemporaryDirectory() as folder:
-            result = run(config, default_registry(), Path(folder) / "run")
+            result = run(config, Path(folder) / "run")
             environment = json.loads((result.folder / "environment.json").read_text())
             documents.append({**result.document, "environment": environment, "config": config.to_dict()})
     return documents

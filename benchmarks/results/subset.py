@@ -14,10 +14,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmclab.api import Dataset, Split
-from xmclab.data import open_data
+from xmclab.data import open_dataset
 from xmclab.data.write import NO_CONTENTS, write_raw_text
 from xmclab.host.registry import default_registry
-from xmclab.host.schema import DataSettings
 
 LANGUAGES = ("r-", "ruby-")
 
@@ -45,7 +44,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
-    data = subset(open_data(DataSettings(source="debian"), default_registry()))
+    data = subset(open_dataset("debian", "title", default_registry()))
     folder.mkdir(parents=True, exist_ok=True)
     write_raw_text(folder, data, NO_CONTENTS)
     sizes = f"{len(data.train)} training and {len(data.test)} test queries, {data.num_labels} labels"

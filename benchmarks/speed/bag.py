@@ -9,8 +9,8 @@ import torch
 from harness import Row
 
 from xmclab.data import open_dataset
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab.training.trainer import Trainer
 
 

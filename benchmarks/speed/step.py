@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from harness import Row, interleaved
 
 from xmclab.api import Dataset, Split
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab.runs.profile import Profile
 from xmclab.training.step import unprofiled
 from xmclab.training.trainer import Trainer

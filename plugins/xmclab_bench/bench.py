@@ -17,7 +17,7 @@ from xmclab_bench.spec import Cell, LeftOut, Spec, resolve_cells
 from xmclab_bench.view import Job
 
 # What makes a run a cell: it is compared, not used.
-CELL = ("keep_model=false", "evaluate.baselines=false")
+CELL = ("keep_model=false", "baseline=none")
 
 
 @dataclass(frozen=True)

@@ -32,13 +32,13 @@ class Keys:
     """The names of cells' folders; data is read once for its fingerprint."""
 
     def __init__(self) -> None:
-        self._fingerprints: dict[Any, str] = {}
+        self._fingerprints: dict[str, str] = {}
 
     def key(self, config: Config) -> str:
         """The folder's name."""
-        data = config.settings.data
+        data = config.data_key()
         if data not in self._fingerprints:
-            self._fingerprints[data] = open_data(data, config.registry).fingerprint
+            self._fingerprints[data] = open_data(config).fingerprint
         tree = {name: value for name, value in config.to_dict().items() if name not in WITHOUT_EFFECT}
         tree["data"] = {k: v for k, v in tree["data"].items() if k not in ("source", "cache", "verify")}
         decides = {

@@ -61,8 +61,8 @@ def _list_cells(spec: Spec, registry: Registry) -> None:
     from xmclab_bench.spec import resolve_cells
 
     found, refused = resolve_cells(spec, registry)
-    for settings in {config.settings.data for _, config in found}:
-        open_data(settings, registry)  # one that is missing is reported now
+    for config in {config.data_key(): config for _, config in found}.values():
+        open_data(config)  # data that is missing is reported now
     for cell, _ in found:
         print(f"{cell.row}{cell.column and ', ' + cell.column}, seed {cell.seed}: {' '.join(cell.overrides)}")
     for refusal in refused:

@@ -33,8 +33,8 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     calls: list[tuple[Any, ...]] = []
 
-    def run(config: Any, registry: Any, out: Path | None, console: Any) -> Any:
-        calls.append((config, registry, out))
+    def run(config: Any, out: Path | None, console: Any) -> Any:
+        calls.append((config, out))
         print("a part that prints")
         return types.SimpleNamespace(document={"metrics": {"de": {"P@1": 50.0}}})
 
@@ -73,9 +73,8 @@ def test_the_package_is_a_command() -> None:
 def test_run_trains_what_the_overrides_say(call: Any, trainer: list[tuple[Any, ...]], tmp_path: Path) -> None:
     code, out, err = call("run", "recipe=depsl", "epochs=3", "--out", str(tmp_path / "new"))
     assert code == 0
-    [(config, registry, folder)] = trainer
+    [(config, folder)] = trainer
     assert (config.recipe, config.settings.epochs) == ("depsl", 3)
-    assert registry is config.registry
     assert folder == tmp_path / "new"
     assert out == "the table\n"
     assert "a part that prints" in err
@@ -137,7 +136,7 @@ def test_an_unknown_kind_exits_2_with_a_suggestion(call: Any) -> None:
 
 def test_a_run_with_a_plugin_file_can_be_run_again_with_that_file(call: Any, tmp_path: Path) -> None:
     file = Path(__file__).parents[2] / "examples" / "plugin_minimal" / "xmclab_margin.py"
-    quick = ["data=tiny", "epochs=1", "evaluate.baselines=off", "sampler.batch_size=512", "--out", tmp_path / "run"]
+    quick = ["data=tiny", "epochs=1", "baseline=none", "sampler.batch_size=512", "--out", tmp_path / "run"]
     losses = ["loss.de=margin", "loss.clf=ds", "reduction=pal_n"]
     code, _, err = call("run", "recipe=unidec", f"plugin={file}", *losses, *quick)
     assert code == 0

@@ -8,15 +8,15 @@ import pytest
 from rich.console import Console
 
 from xmclab.errors import ConfigError
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab.runs.run import run
 
 LOSSES = ["ds", "supcon", "bce", "ds+bce"]
 BINARY_ONLY = ["ova", "ova_n"]
 MULTICLASS = ["pol", "pal", "pal_n", "psl"]
 SMALL = ["data=tiny", "epochs=1", "encoder.dim=16", "head.de.dim=16", "head.clf.dim=16", "sampler.batch_size=512"]
-SMALL += ["evaluate.baselines=off", "encoder.chars_from=0"]
+SMALL += ["baseline=none", "encoder.chars_from=0"]
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ SMALL += ["evaluate.baselines=off", "encoder.chars_from=0"]
 def test_combinations_that_make_sense_train(reduction: str, loss: str, tmp_path: Path) -> None:
     overrides = [f"reduction={reduction}", f"loss.de={loss}", f"loss.clf={loss}"]
     config = resolve(["recipe=unidec", *SMALL, *overrides], default_registry())
-    result = run(config, default_registry(), tmp_path / "out", Console(quiet=True))
+    result = run(config, tmp_path / "out", Console(quiet=True))
     assert list(result.metrics) == ["de", "clf", "de+clf"]
     assert all(0 <= value <= 100 for metrics in result.metrics.values() for value in metrics.values())
 
@@ -46,5 +46,5 @@ def test_the_others_are_refused_with_the_reason(reduction: str, loss: str) -> No
 def test_parts_are_swapped_as_the_recipe_page_says(tmp_path: Path) -> None:
     overrides = ["sampler=random", "miner=none", "reduction=pol", "loss.de=supcon", "head.clf=none"]
     config = resolve(["recipe=unidec", *SMALL[:3], *SMALL[5:], "head.de.dim=16", *overrides], default_registry())
-    result = run(config, default_registry(), tmp_path / "out", Console(quiet=True))
+    result = run(config, tmp_path / "out", Console(quiet=True))
     assert list(result.metrics) == ["de"]

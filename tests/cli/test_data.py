@@ -51,7 +51,7 @@ def test_check_tells_what_was_decided_and_what_is_odd(call: Any, tmp_path: Path)
 def test_run_shows_the_same(call: Any, tmp_path: Path) -> None:
     rows = "".join(f"q{row},a|b\n" for row in range(9))
     (tmp_path / "own.csv").write_text(f"query,labels\n{rows}q9,\n")
-    quick = ["recipe=unidec", "epochs=1", "encoder.dim=8", "head.de.dim=8", "head.clf.dim=8", "evaluate.baselines=off"]
+    quick = ["recipe=unidec", "epochs=1", "encoder.dim=8", "head.de.dim=8", "head.clf.dim=8", "baseline=none"]
     code, out, err = call.func("run", *quick, f"data={tmp_path / 'own.csv'}", "--out", tmp_path / "run")
     assert code == 0
     assert "note" not in out
@@ -85,10 +85,10 @@ def test_check_of_a_bad_set_as_json(call: Any, tmp_path: Path) -> None:
 
 def test_the_keys_of_run_are_taken_and_checked(call: Any, tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("frage,tags\nred,a\nblue,c\n")
-    assert call("check", tmp_path / "own.csv", "data.query=frage")[0] == 0
-    code, out, err = call("check", tmp_path / "own.csv", "data.qurey=frage")
+    assert call("check", tmp_path / "own.csv", "reader.query=frage")[0] == 0
+    code, out, err = call("check", tmp_path / "own.csv", "reader.qurey=frage")
     assert (code, out) == (2, "")
-    assert "data.qurey: unknown key (did you mean 'data.query'?)" in err
+    assert "reader.qurey: unknown key (did you mean 'reader.query'?)" in err
 
 
 def test_a_set_that_does_not_exist(call: Any) -> None:
@@ -123,7 +123,7 @@ def test_help_does_not_load_torch() -> None:
 
 def test_convert_there_and_back(call: Any, tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("query,labels\nred,warm|a colour\nblue,a colour\ngreen,a colour\n")
-    code, out, err = call("convert", tmp_path / "own.csv", tmp_path / "set", "data.test_share=0.4")
+    code, out, err = call("convert", tmp_path / "own.csv", tmp_path / "set", "reader.test_share=0.4")
     assert code == 0
     assert [line.partition(": ")[0] for line in err.splitlines()] == ["note", "note"]
     assert out == f"{tmp_path / 'set'}: 2 training queries, 1 test queries, 2 labels\n"
@@ -134,8 +134,8 @@ def test_convert_there_and_back(call: Any, tmp_path: Path) -> None:
 
 def test_convert_keeps_contents_and_says_what_a_layout_cannot_hold(call: Any, tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("query,content,labels\nred,a colour,a\nblue,as the sky,b\ngreen,grass,b\n")
-    assert call("convert", tmp_path / "own.csv", tmp_path / "set", "data.labels=labels")[0] == 0
-    _, out, _ = call("stats", tmp_path / "set", "data.text=title+content", "--json")
+    assert call("convert", tmp_path / "own.csv", tmp_path / "set", "reader.labels=labels")[0] == 0
+    _, out, _ = call("stats", tmp_path / "set", "reader.text=title+content", "--json")
     assert json.loads(out)["train"]["words"]["max"] >= 3
     command = [sys.executable, "-m", "xmclab", "data", "convert", str(tmp_path / "set"), str(tmp_path / "raw")]
     process = subprocess.run([*command, "--to", "raw_text"], capture_output=True, text=True, check=True)
@@ -147,7 +147,7 @@ def test_convert_joins_the_texts_when_asked(call: Any, tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("query,content,labels\nred,a colour,a\nblue,as the sky,b\ngreen,,b\n")
     for layout, file in (("raw_text", "trn_X.txt"), ("dexml", "raw/trn_X.txt"), ("pecos", "X.trn.txt")):
         out = tmp_path / layout
-        code, _, err = call("convert", tmp_path / "own.csv", out, "data.text=title+content", "--to", layout)
+        code, _, err = call("convert", tmp_path / "own.csv", out, "reader.text=title+content", "--to", layout)
         assert code == 0
         assert "contents are not kept" not in err
         test = out / file.replace("trn", "tst")

@@ -192,7 +192,7 @@ def test_eval_on_no_data_exits_3(call: Call, small_run: Path) -> None:
 def test_content_is_read_where_the_model_was_trained_with_it(
     call: Call, train: Callable[..., Path], tmp_path: Path
 ) -> None:
-    run = train(tmp_path / "run", "head.clf=none", "data.text=title+content")
+    run = train(tmp_path / "run", "head.clf=none", "reader.text=title+content")
     (tmp_path / "q.jsonl").write_text('{"title": "plot", "content": "functions"}\n')
     (tmp_path / "more.jsonl").write_text('{"title": "draw", "content": "curves"}\n')
     _, out, _ = call("predict", run, "--input", tmp_path / "q.jsonl", "--add-labels", tmp_path / "more.jsonl", "--json")

@@ -99,6 +99,25 @@ def test_what_predict_writes_has_the_metrics_of_the_run(call: Call, small_run: P
     assert json.loads(out)["metrics"] == pytest.approx(metrics, abs=1e-9)
 
 
+def test_the_data_is_read_as_its_keys_say(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("query,labels\nred,a+b\n")
+    (tmp_path / "test.csv").write_text("query,labels\nblue,a\n")
+    (tmp_path / "p.txt").write_text("1 2\n0:1\n")
+    scored = ("score", "--pred", tmp_path / "p.txt", "--bootstrap", "0", "--json", "--data", tmp_path)
+    code, out, _ = call(*scored, "reader=table", "reader.separator=+")
+    assert code == 0
+    assert json.loads(out)["metrics"]["P@1"] == 100
+    code, out, err = call(*scored, "reader.seperator=+")
+    assert (code, out) == (2, "")
+    assert "reader.seperator: unknown key (did you mean 'reader.separator'?)" in err
+    code, out, err = call(*scored, "epochs=3")
+    assert (code, out) == (2, "")
+    assert "epochs=3: only data.* and reader keys can be set here" in err
+    code, _, err = call("score", "--pred", tmp_path / "p.txt", "reader=table")
+    assert code == 2
+    assert "reader=table: says how data is read, and there is no --data" in err
+
+
 def test_metrics_deeper_than_the_predictions_are_left_out(call: Call, files: dict[str, Path], tmp_path: Path) -> None:
     np.save(tmp_path / "top.npy", np.tile(np.arange(4), (60, 1)))
     code, out, err = call("score", *arguments({**files, "scores": tmp_path / "top.npy"}), "--json")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import subprocess
 import sys
@@ -11,11 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from xmclab.data import open_data, open_dataset
+from xmclab.data import open_data, open_dataset, with_reader
 from xmclab.errors import ConfigError, DataError
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
-from xmclab.host.schema import DataSettings
+from xmclab.host.resolver import resolve
 
 EMBEDDED = Path(sys.modules["xmclab.data"].__file__ or "").parent / "embedded"
 
@@ -78,7 +76,7 @@ def test_a_name_goes_before_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
             r"data=\./debian/nothing: no such folder or file \(data sets known by name: debian, tiny\)",
         ),
         ("", "no such folder"),
-        (__file__, "a file, and no table"),
+        (__file__, r"not a table file \(\.csv, \.tsv, \.jsonl, \.parquet\)"),
     ],
 )
 def test_sources_that_do_not_exist(source: str, message: str) -> None:
@@ -144,37 +142,112 @@ def texts_and_json(folder: Path) -> Path:
 
 
 def test_several_readers_are_a_question(tmp_path: Path) -> None:
-    settings = DataSettings(source=str(texts_and_json(tmp_path)))
+    overrides = [f"data={texts_and_json(tmp_path)}"]
     with pytest.raises(ConfigError, match=r"several readers know these files: lf_json, raw_text") as caught:
-        open_data(settings, default_registry())
+        open_data(resolve(overrides, default_registry()))
     assert caught.value.exit_code == 2
-    assert "data.reader=lf_json or data.reader=raw_text" in str(caught.value)
-    answer = dataclasses.replace(settings, reader="lf_json")
-    assert open_data(answer, default_registry()).num_labels == 922
-
-
-def test_an_unknown_reader_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"data\.reader: unknown reader 'tabel' \(did you mean 'table'\?\)"):
-        open_data(DataSettings(source="tiny", reader="tabel"), default_registry())
+    assert "(choose: reader=lf_json or reader=raw_text)" in str(caught.value)
+    assert open_data(resolve([*overrides, "reader=lf_json"], default_registry())).num_labels == 922
 
 
 def test_an_option_of_another_reader_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"data\.separator: the reader lf_json has no such option"):
-        open_data(DataSettings(source="tiny", separator=";"), default_registry())
+    config = resolve(["data=tiny", "reader.separator=;"], default_registry())
+    with pytest.raises(ConfigError) as caught:
+        open_data(config)
+    assert str(caught.value) == "reader.separator: unknown key for reader 'lf_json' (known: reader.text)"
+    assert caught.value.exit_code == 2
+
+
+def test_the_reader_that_was_found_takes_the_place_of_auto() -> None:
+    config = resolve(["data=tiny", "reader.text=title+content"], default_registry())
+    found = with_reader(config)
+    assert (config.choice("reader"), found.choice("reader")) == ("auto", "lf_json")
+    assert found.make("reader").text == "title+content"
+    assert with_reader(found) is found
+
+
+def test_a_chosen_reader_that_does_not_know_the_files_says_so(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        open_data(resolve(["data=tiny", "reader=table"], default_registry()))
+    assert "no table of training queries" in str(caught.value)
+    hint = "reader=auto picks the reader that does"
+    assert str(caught.value.problems[-1]) == f"reader=table: does not know these files ({hint})"
 
 
 @pytest.mark.parametrize("names", [["trn_X_Xf.txt", "trn_X_Y.txt"], ["X.trn.npz", "Y.trn.npz"], ["train.txt"]])
 def test_bags_of_words_are_refused_with_the_reason(tmp_path: Path, names: list[str]) -> None:
     for name in names:
         (tmp_path / name).write_text("")
-    with pytest.raises(DataError, match=rf"features of words \({names[0]}\) and no texts"):
+    with pytest.raises(DataError, match=rf"bag-of-words features \({names[0]}\) without the raw text"):
         open_dataset(str(tmp_path), "title", default_registry())
 
 
-def test_the_settings_reach_the_reader(tmp_path: Path) -> None:
+def test_the_options_reach_the_reader(tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("frage,antworten\nred,a+b\nblue,b\ngreen,a\n")
-    overrides = [f"data={tmp_path / 'own.csv'}", "data.query=frage", "data.labels=antworten", "data.separator=+"]
-    data = open_data(
-        resolve([*overrides, "data.test_share=0.34"], default_registry()).settings.data, default_registry()
+    overrides = [f"data={tmp_path / 'own.csv'}", "reader.query=frage", "reader.labels=antworten", "reader.separator=+"]
+    for reader in ("auto", "table"):
+        config = resolve([*overrides, "reader.test_share=0.34", f"reader={reader}"], default_registry())
+        data = open_data(config)
+        assert (data.name, list(data.label_names), len(data.test)) == ("own", ["a", "b"], 1)
+
+
+OWN_READER = '''
+from dataclasses import dataclass
+import numpy as np
+import scipy.sparse as sp
+import xmclab
+from xmclab.api import Dataset, Reader, Split
+
+@dataclass(kw_only=True)
+class Columns(Reader):
+    """Looks for words.dat: words, of which one is the label."""
+
+    column: int = xmclab.option(0, "of the label", ge=0, le=2)
+    times: int = xmclab.option(TIMES"copies of each line", ge=1)
+
+    def matches(self, folder):
+        return (folder / "words.dat").exists()
+
+    def read(self, folder):
+        rows = [line.split() for line in (folder / "words.dat").read_text().splitlines()] * self.times
+        names = sorted({row[self.column] for row in rows})
+        ids = [names.index(row[self.column]) for row in rows]
+        targets = sp.csr_array((np.ones(len(rows), np.float32), (range(len(rows)), ids)), shape=(len(rows), len(names)))
+        none = sp.csr_array(targets.shape, dtype=np.float32)
+        split = Split([" ".join(row) for row in rows], list(map(str, range(len(rows)))), targets, none)
+        return Dataset("words", split, split, names, names, f"{self.column} {self.times} {self.text}")
+
+@xmclab.hookimpl
+def xmclab_parts():
+    return [xmclab.part("reader", "columns", Columns)]
+'''
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    """A folder in a format of its own, with its reader in `columns.py`."""
+    (tmp_path / "words.dat").write_text("red apple pie\ngreen pear pie\nblue plum cake\n")
+    (tmp_path / "columns.py").write_text(OWN_READER.replace("TIMES", "2, "))
+    return tmp_path
+
+
+@pytest.mark.parametrize("chosen", [(), ("reader=columns",), ("reader=auto",)])
+def test_the_options_of_a_plugins_reader_can_be_set(words: Path, chosen: tuple[str, ...]) -> None:
+    overrides = [f"plugin={words / 'columns.py'}", f"data={words}", *chosen]
+    data = open_data(resolve([*overrides, "reader.column=2", "reader.times=4"], default_registry()))
+    assert (list(data.label_names), len(data.train), data.fingerprint) == (["cake", "pie"], 12, "2 4 title")
+    assert len(open_data(resolve(overrides, default_registry())).train) == 6
+
+
+def test_a_reader_that_lacks_a_required_option_is_listed_with_the_reason(words: Path) -> None:
+    (words / "columns.py").write_text(OWN_READER.replace("TIMES", "help="))
+    overrides = [f"plugin={words / 'columns.py'}", f"data={words}"]
+    with pytest.raises(DataError) as caught:
+        open_data(resolve(overrides, default_registry()))
+    assert (
+        "reader columns: Looks for words.dat: words, of which one is the label. "
+        "(reader.times: must be set (int) (copies of each line))" in str(caught.value).splitlines()
     )
-    assert (data.name, list(data.label_names), len(data.test)) == ("own", ["a", "b"], 1)
+    with pytest.raises(ConfigError, match=r"reader\.times: must be set"):
+        resolve([*overrides, "reader=columns"], default_registry())
+    assert len(open_data(resolve([*overrides, "reader.times=1"], default_registry())).train) == 3

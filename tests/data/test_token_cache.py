@@ -21,8 +21,8 @@ from xmclab.data import tokens as module
 from xmclab.data.texts import PackedTexts
 from xmclab.data.tokens import Tokeniser, tokenise
 from xmclab.errors import DataError, MemoryLimitError, StorageError
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab.host.schema import DataSettings
 from xmclab.model.encoders.bag import Bag
 from xmclab.model.encoders.hf import HuggingFace
@@ -273,8 +273,8 @@ def test_a_vocabulary_is_always_verified(tmp_path: Path) -> None:
 def test_a_run_from_a_cache_gives_the_same_losses_and_weights(tmp_path: Path, encoder: str) -> None:
     def numbers(name: str, cache: Path | str) -> tuple[list[float], dict[str, dict[str, float]], bytes]:
         options = f"data=tiny encoder={encoder} encoder.dim=8 head.de.dim=8 head.clf.dim=8 epochs=1"
-        config = resolve([*options.split(), "evaluate.baselines=off", f"data.cache={cache}"], default_registry())
-        result = run(config, default_registry(), tmp_path / name, QUIET)
+        config = resolve([*options.split(), "baseline=none", f"data.cache={cache}"], default_registry())
+        result = run(config, tmp_path / name, QUIET)
         records = [json.loads(line) for line in (result.folder / "metrics.jsonl").open()]
         losses = [record["loss"] for record in records if record["event"] == "step"]
         return losses, result.metrics, (result.folder / "model.safetensors").read_bytes()

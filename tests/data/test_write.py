@@ -15,17 +15,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from xmclab.api import Dataset, Split
-from xmclab.data import open_data, open_dataset
+from xmclab.data import open_dataset
 from xmclab.data.readers.columns import content_of, join
 from xmclab.data.write import WRITERS, Contents, with_contents
 from xmclab.errors import DataError, StorageError
 from xmclab.host.registry import default_registry
-from xmclab.host.schema import DataSettings
 from xmclab.system.files import new_folder
 
 
 def read_all(path: Path) -> tuple[Dataset, Contents]:
-    return with_contents(lambda text: open_data(DataSettings(source=str(path), text=text), default_registry()))
+    return with_contents(lambda text: open_dataset(str(path), text, default_registry()))
 
 
 def assert_same(one: tuple[Dataset, Contents], other: tuple[Dataset, Contents], names: bool = True) -> None:

@@ -268,7 +268,7 @@ def test_words_without_texts_are_refused_with_the_reason(data: Folder) -> None:
         file.unlink()
     data.write("trn_X_Xf.txt", "1 2", "0:0.5 1:0.5")
     data.write("trn_X_Y.txt", "1 2", "0:1")
-    assert "features of words (trn_X_Xf.txt) and no texts" in data.refused()
+    assert "bag-of-words features (trn_X_Xf.txt) without the raw text" in data.refused()
 
 
 def test_two_layouts_in_one_folder_are_a_question(data: Folder) -> None:
@@ -277,6 +277,6 @@ def test_two_layouts_in_one_folder_are_a_question(data: Folder) -> None:
     assert (code, out) == (2, "")
     assert err == (
         f"error: {data.path}: several readers know these files: lf_json, table "
-        "(choose: data.reader=lf_json or data.reader=table)\n"
+        "(choose: reader=lf_json or reader=table)\n"
     )
-    data.trained("data.reader=lf_json")
+    data.trained("reader=lf_json")

@@ -17,7 +17,7 @@ import pytest
 from xmclab.host.registry import load_registry
 
 SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.de.dim=16", "head.clf.dim=16", "sampler.batch_size=512"]
-SMALL += ["epochs=1", "evaluate.baselines=off"]
+SMALL += ["epochs=1", "baseline=none"]
 LOSS = """
 from dataclasses import dataclass
 import xmclab
@@ -214,7 +214,7 @@ def test_42_a_closed_form_of_wrong_shape_is_named(
         "def xmclab_parts():\n"
         "    return [xmclab.part('loss', 'vague', Vague)]\n"
     )
-    small = ["data=tiny", "epochs=1", "encoder.dim=16", "head.clf.dim=16", "head.de=none", "evaluate.baselines=off"]
+    small = ["data=tiny", "epochs=1", "encoder.dim=16", "head.clf.dim=16", "head.de=none", "baseline=none"]
     parts = [f"plugin={tmp_path / 'vague.py'}", "loss.clf=vague", f"reduction.clf={reduction}"]
     code, _, stderr = call("run", *small, *parts, "--out", tmp_path / "run")
     assert code == 4

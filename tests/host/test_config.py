@@ -15,9 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from xmclab.errors import ConfigError, PluginError, XmclabError
-from xmclab.host.config import Config, make_part, resolve
+from xmclab.host.config import Config
+from xmclab.host.options import make_part
 from xmclab.host.recipes import MAX_BYTES, summary
 from xmclab.host.registry import Registry, load_registry
+from xmclab.host.resolver import resolve, settle, unsettle
 from xmclab.host.schema import SLOTS
 from xmclab.options import option
 
@@ -131,7 +133,8 @@ def test_defaults(registry: Registry) -> None:
     assert config.heads == ("de", "clf")
     assert config.settings.pool.beta == 3
     assert config.settings.data.source == "debian"
-    assert {slot: config.choice(slot) or "none" for slot in SLOTS} == {slot: SLOTS[slot].default for slot in SLOTS}
+    defaults = {slot: SLOTS[slot].default for slot in SLOTS} | {"baseline": "tfidf_labels+tfidf_neighbours"}
+    assert {slot: config.choice(slot) or "none" for slot in SLOTS} == defaults
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.settings.epochs = 3  # type: ignore[misc]
 
@@ -264,6 +267,108 @@ def test_an_optional_slot_may_be_empty_and_others_not(registry: Registry) -> Non
         resolve(["sampler=none"], registry)
 
 
+def test_a_reader_that_is_found_later_keeps_what_was_set_for_it(registry: Registry, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("reader: {text: title+content, separator: ;}\n")
+    config = resolve([f"recipe={file}"], registry)
+    assert config.to_dict()["reader"] == {"name": "auto", "text": "title+content", "separator": ";"}
+    assert ("reader.separator", ";", "mine.yaml:1") in config.explain()
+    chosen = resolve([f"recipe={file}", "reader=table"], registry).make("reader")
+    assert (chosen.text, chosen.separator) == ("title+content", ";")
+
+
+def test_another_reader_keeps_the_text_and_nothing_else(registry: Registry, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("reader: {name: table, text: title+content, separator: ;}\n")
+    assert resolve([f"recipe={file}", "reader=lf_json"], registry).make("reader").text == "title+content"
+    assert resolve([f"recipe={file}", "reader=auto"], registry).to_dict()["reader"] == {
+        "name": "auto",
+        "text": "title+content",
+    }
+    with pytest.raises(ConfigError, match=r"^reader\.separator: unknown key"):
+        resolve([f"recipe={file}", "reader=lf_json", "reader.separator=+"], registry)
+
+
+def test_what_is_set_for_auto_is_checked_once_the_reader_is_known(registry: Registry, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("reader:\n  text: title+content\n  test_share: 0.2\n")
+    config = resolve([f"recipe={file}"], registry)
+    table = settle(config, "reader", "table")
+    assert (table.make("reader").text, table.make("reader").test_share) == ("title+content", 0.2)
+    assert ("reader.test_share", 0.2, "mine.yaml:3") in table.explain()
+    with pytest.raises(ConfigError) as caught:
+        settle(config, "reader", "lf_json")
+    unknown = "reader.test_share: unknown key for reader 'lf_json' (known: reader.text)"
+    assert str(caught.value) == f"{file}:3:3: {unknown}"
+    back = unsettle(table, "reader")
+    assert back.to_dict()["reader"] == {"name": "auto", "text": "title+content"}
+
+
+BASELINES = """
+from dataclasses import dataclass
+import xmclab
+from xmclab.api import Baseline
+
+@dataclass
+class Few(Baseline):
+    depth: int = xmclab.option(3, "how deep", ge=1)
+    neighbours: int = xmclab.option(20, "how many", ge=1)
+    def rank(self, data, k): ...
+
+@dataclass
+class Many(Baseline):
+    depth: int = xmclab.option(9, "how deep", ge=1)
+    def rank(self, data, k): ...
+
+@xmclab.hookimpl
+def xmclab_parts():
+    return [xmclab.part("baseline", "few", Few), xmclab.part("baseline", "many", Many)]
+"""
+
+
+@pytest.fixture
+def more(registry: Registry, tmp_path: Path) -> Registry:
+    """The registry with two more baselines."""
+    (tmp_path / "more.py").write_text(BASELINES)
+    return registry.with_file(tmp_path / "more.py")
+
+
+def test_all_installed_baselines_are_named_in_the_config(registry: Registry, more: Registry, tmp_path: Path) -> None:
+    config = resolve([], registry)
+    assert ("baseline", "tfidf_labels+tfidf_neighbours", "default") in config.explain()
+    assert config.to_dict()["baseline"] == {"name": "tfidf_labels+tfidf_neighbours", "neighbours": 20}
+    assert resolve([], more).choice("baseline") == "few+many+tfidf_labels+tfidf_neighbours"
+    assert again(config, tmp_path, more).parts["baseline"] == config.parts["baseline"]
+    assert resolve(["baseline=none", "baseline=all"], more).parts == resolve([], more).parts
+
+
+def test_without_baselines_there_are_none() -> None:
+    bare = load_registry({"XMCLAB_PLUGINS": "ds,bce"})
+    assert resolve([], bare).to_dict()["baseline"] == {"name": "none"}
+    with pytest.raises(ConfigError, match=r"baseline\.neighbours: unknown key"):
+        resolve(["baseline.neighbours=3"], bare)
+    with pytest.raises(ConfigError, match=r"baseline\.neighbours: baseline is none and has no options"):
+        resolve(["baseline=none", "baseline.neighbours=3"], bare)
+
+
+def test_an_option_goes_to_each_baseline_that_has_it_or_to_one(more: Registry, tmp_path: Path) -> None:
+    each = resolve(["baseline=few+many+tfidf_neighbours", "baseline.neighbours=7", "baseline.depth=5"], more)
+    few, many, tfidf = each.make_all("baseline").values()
+    assert (few.neighbours, tfidf.neighbours, few.depth, many.depth) == (7, 7, 5, 5)
+    one = resolve(["baseline=few+many", "baseline.many.depth=6", "baseline.depth=5"], more)
+    assert [made.depth for made in one.make_all("baseline").values()] == [5, 6]
+
+
+@pytest.mark.parametrize("overrides", [[], ["baseline.few.depth=4"], ["baseline.depth=4"], ["baseline=many+few"]])
+def test_baselines_that_differ_in_a_default_are_a_recipe_again(
+    more: Registry, tmp_path: Path, overrides: list[str]
+) -> None:
+    config = resolve(overrides, more)
+    assert again(config, tmp_path, more).parts == config.parts
+    keys = [key for key, _, _ in config.explain()]
+    assert len(keys) == len(set(keys))
+
+
 PROBLEMS = [
     ("recipe=unidecc", "recipe: unknown recipe 'unidecc' (did you mean 'unidec'?)"),
     ("loss.clf=ds+bcee", "loss.clf: column 4: unknown loss 'bcee' (did you mean 'bce'?)"),
@@ -274,8 +379,8 @@ PROBLEMS = [
     ("loss.de.ds.temprature=1", "loss.de.ds.temprature: unknown key (did you mean 'loss.de.ds.temperature'?)"),
     ("loss.de.ds.temperature=-1", "loss.de.ds.temperature: '-1' should be greater than 0"),
     ("loss.de.ds.weight=heavy", "loss.de.ds.weight: 'heavy' should be a valid number"),
-    ("loss.de.bce.weight=1", "loss.de.bce.weight: unknown key (bce is no term of loss.de=ds)"),
-    ("loss.focal.gamma=1", "loss.focal.gamma: unknown key (focal is no term of loss.de=ds or loss.clf=ds+bce)"),
+    ("loss.de.bce.weight=1", "loss.de.bce.weight: unknown key (no term 'bce' in loss.de=ds)"),
+    ("loss.focal.gamma=1", "loss.focal.gamma: unknown key (no term 'focal' in loss.de=ds or loss.clf=ds+bce)"),
     ("loss.bce.wait=1", "loss.bce.wait: unknown key (did you mean 'loss.clf.bce.weight'?)"),
     ("loss=zzz", "unknown loss 'zzz' (known: asl, bce, ds,"),
     ("loss=zzz", "triplet, unbiased_bce, pml.* (14);"),
@@ -290,6 +395,19 @@ PROBLEMS = [
     ("reduction=pls", "reduction: unknown reduction 'pls'"),
     ("pool.beta=x", "pool.beta: 'x' should be a valid integer"),
     ("pool.eta=-1", "pool.eta: '-1' should be greater than or equal to 0"),
+    ("reader=tabel", "reader: unknown reader 'tabel' (did you mean 'table'?)"),
+    ("reader=none", "reader: unknown reader 'none'"),
+    ("reader.seperator=;", "reader.seperator: unknown key (did you mean 'reader.separator'?)"),
+    ("reader.text=titel", "reader.text: 'titel' should be 'title' or 'title+content'"),
+    ("reader.test_share=2", "reader.test_share: '2' should be less than 1"),
+    ("data.text=title", "data.text: unknown key (did you mean 'reader.text'?)"),
+    ("baseline=tfidf_label", "baseline: unknown baseline 'tfidf_label' (did you mean 'tfidf_labels'?)"),
+    ("baseline=all+tfidf_labels", "baseline: unknown baseline 'all'"),
+    ("baseline.neighbors=3", "baseline.neighbors: unknown key (did you mean 'baseline.neighbours'?)"),
+    ("baseline.neighbours=0", "baseline.neighbours: '0' should be greater than or equal to 1"),
+    ("baseline.tfidf_labels.neighbours=3", "unknown key (did you mean 'baseline.neighbours'?)"),
+    ("tracker=all", "tracker: unknown tracker 'all'"),
+    ("sampler=auto", "sampler: unknown sampler 'auto'"),
     ("optim.schedule=cosin", "optim.schedule: 'cosin' should be 'cosine', 'linear' or 'constant'"),
     ("epochs", "epochs: an override is KEY=VALUE"),
     ("unidec", "did you mean recipe=unidec?"),
@@ -443,6 +561,8 @@ def again(config: Config, folder: Path, registry: Registry) -> Config:
     [
         *([f"recipe={name}"] for name in RECIPES),
         ["loss.clf=0.7*ds+ova_n(bce, cells='sum')", "loss.clf.ds.temperature=0.07", "loss.de.ds.weight=3"],
+        ["reader=table", "reader.separator=;", "baseline=tfidf_neighbours", "baseline.neighbours=3"],
+        ["reader.separator=;", "reader.text=title+content", "baseline=none"],
         ["sampler=cluster_mix", "sampler.double_at=1,2,3", "tracker=none", "device=012", "encoder=hf"],
         ["loss=bce", "reduction=ova", "reduction.cells=sum", "head.de=none"],
     ],

@@ -13,7 +13,8 @@ import pytest
 from xmclab.errors import ConfigError, DataError, PluginError, XmclabError
 from xmclab.host import hookspecs
 from xmclab.host.hookspecs import KINDS
-from xmclab.host.registry import Origin, Registry, load_registry
+from xmclab.host.load import Origin
+from xmclab.host.registry import Registry, load_registry
 
 HOOKS = sorted(name for name in vars(hookspecs) if name.startswith("xmclab_"))
 LOSS = """

@@ -9,8 +9,8 @@ import torch.nn.functional as F
 
 from xmclab.data import open_dataset
 from xmclab.evaluation.search import searches
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab.model.model import Model
 from xmclab.training.trainer import Trainer
 

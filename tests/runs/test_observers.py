@@ -18,14 +18,14 @@ import yaml
 from rich.console import Console
 
 from xmclab.errors import DivergedError, PluginError
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry, load_registry
+from xmclab.host.resolver import resolve
 from xmclab.runs.observers import undisturbed
 from xmclab.runs.run import RunResult, run
 from xmclab.system import messages
 
 SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.clf=none", "head.de.dim=16", "sampler.batch_size=256"]
-SMALL += ["epochs=2", "evaluate.baselines=off", "evaluate.every=1", "miner=ann", "refresh_every=1"]
+SMALL += ["epochs=2", "baseline=none", "evaluate.every=1", "miner=ann", "refresh_every=1"]
 LISTENER = """
 import json
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ def train(folder: Path, *sources: str, overrides: tuple[str, ...] = ()) -> tuple
         file.write_text(source)
     config = resolve([*SMALL, *(f"plugin={file}" for file in files), *overrides], default_registry())
     with messages.kept() as said:
-        result = run(config, default_registry(), folder / "run", Console(file=io.StringIO()))
+        result = run(config, folder / "run", Console(file=io.StringIO()))
     return result, [message.getMessage() for message in said if message.levelno == logging.WARNING]
 
 

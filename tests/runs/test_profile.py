@@ -16,21 +16,21 @@ from rich.console import Console
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from xmclab.data import open_dataset
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab.runs.profile import BESIDE_STEPS, BETWEEN_STEPS, OF_A_STEP, PLAN_WAIT, STEP, Profile
 from xmclab.runs.run import RunResult, run
 from xmclab.training.trainer import Trainer
 
 SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.de.dim=16", "head.clf.dim=16", "sampler.batch_size=256"]
-SMALL += ["epochs=2", "refresh_every=1", "sampler=cluster", "miner=ann", "evaluate.every=1", "evaluate.baselines=off"]
+SMALL += ["epochs=2", "refresh_every=1", "sampler=cluster", "miner=ann", "evaluate.every=1", "baseline=none"]
 
 
 def finished(folder: Path, *overrides: str) -> tuple[RunResult, str]:
     """A run, and what it showed."""
     shown = io.StringIO()
     config = resolve([*SMALL, *overrides], default_registry())
-    return run(config, default_registry(), folder, Console(file=shown, width=100)), shown.getvalue()
+    return run(config, folder, Console(file=shown, width=100)), shown.getvalue()
 
 
 def losses(result: RunResult) -> list[tuple[float, float]]:

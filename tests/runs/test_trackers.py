@@ -12,8 +12,9 @@ import pytest
 import yaml
 
 from xmclab.errors import ConfigError
-from xmclab.host.config import Config, resolve
+from xmclab.host.config import Config
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab.runs.observers import trackers
 from xmclab.runs.trackers import JsonLines
 

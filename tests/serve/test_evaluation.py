@@ -48,3 +48,17 @@ def test_classifiers_cannot_rank_other_labels(train: Callable[..., Path], tmp_pa
     assert found.metrics == json.loads((folder / "result.json").read_text())["metrics"]
     with pytest.raises(ConfigError, match="no dual encoder"):
         evaluate_folder(folder, shop, default_registry(), "cpu", print)
+
+
+def test_data_of_another_format_is_read_by_who_knows_it(small_run: Path, shop: str, tmp_path: Path) -> None:
+    """The run read label-feature JSON; the labels of a table's cells are cut where `reader.separator` says."""
+    (tmp_path / "train.csv").write_text("query,labels\nplots,plot\n")
+    (tmp_path / "test.csv").write_text("query,labels\nplot,plot\nmusic player,music player\nperl,perl+plot\n")
+    found = evaluate_folder(small_run, str(tmp_path), default_registry(), "cpu", print)
+    assert found.document["data"]["labels"] == 3
+    options = ["reader=table", "reader.separator=+"]
+    cut = evaluate_folder(small_run, str(tmp_path), default_registry(), "cpu", print, options)
+    assert cut.document["data"]["labels"] == 3
+    assert cut.document["data"]["sha256"] != found.document["data"]["sha256"]
+    with pytest.raises(ConfigError, match=r"reader\.separator: unknown key"):
+        evaluate_folder(small_run, shop, default_registry(), "cpu", print, ["reader.separator=+"])

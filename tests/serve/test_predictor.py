@@ -119,7 +119,11 @@ def test_parts_that_only_training_needs_need_not_be_at_hand(small_run: Path, tmp
     folder = shutil.copytree(small_run, tmp_path / "run")
     config = (folder / "config.yaml").read_text()
     assert "expression: ds+bce" in config or "clf: ds+bce" in config
-    (folder / "config.yaml").write_text(config.replace("ds+bce", "homemade+bce"))
+    config = config.replace("ds+bce", "homemade+bce")
+    for slot, name in (("reader", "lf_json"), ("baseline", "none")):
+        assert f"{slot}:\n  name: {name}\n" in config
+        config = config.replace(f"{slot}:\n  name: {name}\n", f"{slot}:\n  name: homemade\n  power: 3\n")
+    (folder / "config.yaml").write_text(config)
     assert open_predictor(folder, default_registry(), "cpu").rank(TEXTS[:1], 1, "de").ids_NK.shape == (1, 1)
 
 

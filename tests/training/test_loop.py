@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from xmclab.data import open_dataset
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab.training.loop import fit
 from xmclab.training.trainer import Trainer
 

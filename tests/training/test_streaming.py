@@ -13,8 +13,8 @@ import xmclab.training.streaming
 from xmclab.api import Batch
 from xmclab.data import open_dataset
 from xmclab.errors import DivergedError
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab.model.heads.classifier import Classifier
 from xmclab.model.tables import RowOptimizer
 from xmclab.objectives.objective import Objective

@@ -17,10 +17,11 @@ import pytest
 import torch
 from rich.console import Console
 
-from xmclab.data import open_dataset
+from xmclab.data import open_dataset, with_reader
 from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, StorageError
-from xmclab.host.config import Config, resolve
+from xmclab.host.config import Config
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab.host.schema import OptimSettings
 from xmclab.kernels import dispatch as accelerator
 from xmclab.kernels import scores_torch as fused_torch
@@ -32,7 +33,7 @@ from xmclab.training.optim import schedule_factor
 from xmclab.training.trainer import Trainer, ahead
 
 SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.de.dim=16", "head.clf.dim=16", "sampler.batch_size=256"]
-SMALL += ["epochs=2", "evaluate.baselines=off"]
+SMALL += ["epochs=2", "baseline=none"]
 QUIET = Console(quiet=True)
 
 
@@ -51,7 +52,7 @@ def one_step(made: Trainer, step: int = 0) -> tuple[float, float, dict[str, floa
 
 
 def test_the_same_config_gives_the_same_numbers_twice(tmp_path: Path) -> None:
-    results = [run(config(), default_registry(), tmp_path / name, QUIET) for name in ("a", "b")]
+    results = [run(config(), tmp_path / name, QUIET) for name in ("a", "b")]
     assert results[0].metrics == results[1].metrics
     logs = [[json.loads(line) for line in (r.folder / "metrics.jsonl").open()] for r in results]
     assert [record["loss"] for record in logs[0] if record["event"] == "step"] == [
@@ -59,7 +60,7 @@ def test_the_same_config_gives_the_same_numbers_twice(tmp_path: Path) -> None:
     ]
     weights = [(r.folder / "model.safetensors").read_bytes() for r in results]
     assert weights[0] == weights[1]
-    other = run(config("seed=1"), default_registry(), tmp_path / "c", QUIET)
+    other = run(config("seed=1"), tmp_path / "c", QUIET)
     assert other.metrics != results[0].metrics
 
 
@@ -128,7 +129,7 @@ def test_a_number_that_is_not_finite_stops_before_the_update(tmp_path: Path) -> 
 
 def test_a_diverged_run_leaves_a_failure_record(tmp_path: Path) -> None:
     with pytest.raises(DivergedError):
-        run(config("encoder.lr=1e38", "optim.clip=0", "optim.warmup=0"), default_registry(), tmp_path / "out", QUIET)
+        run(config("encoder.lr=1e38", "optim.clip=0", "optim.warmup=0"), tmp_path / "out", QUIET)
     record = json.loads((tmp_path / "out" / "failure" / "step.json").read_text())
     assert record["rows"]
     assert record["labels"]
@@ -177,9 +178,9 @@ def test_clipping_bounds_the_norm_of_dense_and_sparse_gradients_together() -> No
 
 
 def test_a_saved_run_loads_and_ranks_the_same(tmp_path: Path) -> None:
-    result = run(config("optim.decay=0.1"), default_registry(), tmp_path / "out", QUIET)
+    result = run(config("optim.decay=0.1"), tmp_path / "out", QUIET)
     loaded, model = load_model(result.folder, default_registry())
-    assert loaded.to_dict() == config("optim.decay=0.1").to_dict()
+    assert loaded.to_dict() == with_reader(config("optim.decay=0.1")).to_dict()
     data = open_dataset("tiny", "title", default_registry())
     from xmclab.data.propensity import inverse_propensity, propensity_parameters
     from xmclab.evaluation.metrics import evaluate
@@ -219,14 +220,14 @@ def test_filter_pairs_are_left_out_of_every_ranking(tmp_path: Path) -> None:
 def test_a_run_folder_is_never_written_over(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("x")
     with pytest.raises(StorageError, match="not empty"):
-        run(config(), default_registry(), tmp_path, QUIET)
+        run(config(), tmp_path, QUIET)
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
 
 def test_a_run_that_could_not_start_leaves_its_folder_free(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
-        run(config("device=cuda:7"), default_registry(), tmp_path / "out", QUIET)
-    assert run(config("epochs=1"), default_registry(), tmp_path / "out", QUIET).metrics
+        run(config("device=cuda:7"), tmp_path / "out", QUIET)
+    assert run(config("epochs=1"), tmp_path / "out", QUIET).metrics
 
 
 def raising(error: Exception) -> Callable[[], None]:
@@ -251,7 +252,7 @@ def test_out_of_memory_says_what_to_lower(
 ) -> None:
     monkeypatch.setattr(Trainer, "compute", lambda *_: allocate())
     with pytest.raises(MemoryLimitError, match=message) as caught:
-        run(config(), default_registry(), tmp_path / "out", QUIET)
+        run(config(), tmp_path / "out", QUIET)
     assert caught.value.exit_code == 6
 
 
@@ -260,15 +261,15 @@ def test_where_torch_cannot_compile_the_run_says_so(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self: None)
     monkeypatch.setattr(Trainer, "compute", lambda *_: raising(error)())
     with pytest.raises(ConfigError, match=r"compile=true: .*no compiler found \(install .* compile=false\)"):
-        run(config("compile=on"), default_registry(), tmp_path / "out", QUIET)
+        run(config("compile=on"), tmp_path / "out", QUIET)
     with pytest.raises(RuntimeError, match="no compiler found"):  # of a part that compiles by itself
-        run(config(), default_registry(), tmp_path / "other", QUIET)
+        run(config(), tmp_path / "other", QUIET)
 
 
 def test_other_errors_stay_what_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Trainer, "compute", lambda *_: raising(RuntimeError("of a plugin"))())
     with pytest.raises(RuntimeError, match="of a plugin"):
-        run(config(), default_registry(), tmp_path / "out", QUIET)
+        run(config(), tmp_path / "out", QUIET)
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:
@@ -329,7 +330,7 @@ def test_compile_compiles_the_passes_over_scores(monkeypatch: pytest.MonkeyPatch
 
 
 def test_evaluation_every_n_epochs_is_logged(tmp_path: Path) -> None:
-    result = run(config("epochs=3", "evaluate.every=1"), default_registry(), tmp_path / "out", QUIET)
+    result = run(config("epochs=3", "evaluate.every=1"), tmp_path / "out", QUIET)
     records = [json.loads(line) for line in (result.folder / "metrics.jsonl").open()]
     evaluations = [record for record in records if record["event"] == "eval"]
     assert [record["epoch"] for record in evaluations] == [1, 2, 3]
@@ -337,7 +338,7 @@ def test_evaluation_every_n_epochs_is_logged(tmp_path: Path) -> None:
 
 
 def test_every_refresh_is_logged_with_the_recall_of_its_search(tmp_path: Path) -> None:
-    result = run(config("epochs=3", "miner=ann", "refresh_every=1"), default_registry(), tmp_path / "out", QUIET)
+    result = run(config("epochs=3", "miner=ann", "refresh_every=1"), tmp_path / "out", QUIET)
     records = [json.loads(line) for line in (result.folder / "metrics.jsonl").open()]
     refreshes = [(record["epoch"], record["recall"]) for record in records if record["event"] == "refresh"]
     assert refreshes == [(1, 1.0), (2, 1.0)]
@@ -346,7 +347,7 @@ def test_every_refresh_is_logged_with_the_recall_of_its_search(tmp_path: Path) -
 @pytest.mark.parametrize("useless", [["pool.eta=0"], ["reduction=pal_n"], ["miner=none"]])
 def test_nothing_is_refreshed_that_nobody_uses(tmp_path: Path, useless: list[str]) -> None:
     settings = config("epochs=2", "miner=ann", "refresh_every=1", *useless)
-    result = run(settings, default_registry(), tmp_path / "out", QUIET)
+    result = run(settings, tmp_path / "out", QUIET)
     assert "refresh" not in {json.loads(line)["event"] for line in (result.folder / "metrics.jsonl").open()}
 
 
@@ -363,7 +364,7 @@ def test_memory_is_told_where_the_system_counts_it(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_run_may_keep_its_numbers_only(tmp_path: Path) -> None:
-    result = run(config("keep_model=false"), default_registry(), tmp_path / "out", QUIET)
+    result = run(config("keep_model=false"), tmp_path / "out", QUIET)
     assert not (result.folder / "model.safetensors").exists()
     with np.load(result.folder / "points.npz") as points:
         metrics = points["metrics"].tolist()
@@ -386,7 +387,7 @@ def test_without_test_queries_there_are_no_points() -> None:
 
 
 def test_the_run_folder_says_what_was_run(tmp_path: Path) -> None:
-    result = run(config(), default_registry(), tmp_path / "out", QUIET)
+    result = run(config(), tmp_path / "out", QUIET)
     files = {path.name for path in result.folder.iterdir()}
     documents = {"config.yaml", "environment.json", "metrics.jsonl", "result.json", "labels.jsonl", "points.npz"}
     assert files == documents | {"model.safetensors", "encoder"}

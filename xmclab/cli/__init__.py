@@ -110,8 +110,8 @@ def run(
 ) -> None:
     """Train and evaluate: xmclab run recipe=unidec loss.clf=ds+bce data=debian"""
     from xmclab.cli import show
-    from xmclab.host.config import resolve
     from xmclab.host.registry import default_registry
+    from xmclab.host.resolver import resolve
 
     registry = default_registry()
     for problem in registry.problems:
@@ -134,7 +134,7 @@ def _train(config: Any, out: Path | None, as_json: bool) -> None:
     # Whatever a part prints, stdout holds results only.
     with contextlib.redirect_stdout(sys.stderr):
         try:
-            result = train(config, config.registry, out, Console(file=sys.stderr))
+            result = train(config, out, Console(file=sys.stderr))
         except Exception as error:
             if fault := config.registry.fault_of(error):
                 traceback.print_exc()

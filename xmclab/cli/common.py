@@ -26,6 +26,12 @@ Plugin = Annotated[
     typer.Option("--plugin", metavar="FILE", help="A plugin file that the encoder, a head or the data need."),
 ]
 
+DataKeys = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="KEY=VALUE", help="How the data is read, as for `run`: reader=table reader.labels=tags."),
+]
+DATA_KEYS = ("data.", "reader=", "reader.")  # `data=` is --data
+
 
 def print_json(document: Any) -> None:
     print(json.dumps(document, indent=1, ensure_ascii=False))
@@ -64,6 +70,17 @@ def without_plugins(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """What was typed beside `plugin=FILE`, and the files."""
     files = [word.removeprefix("plugin=") for word in words or () if word.startswith("plugin=")]
     return [word for word in words or () if not word.startswith("plugin=")], files
+
+
+def data_keys(overrides: Sequence[str] | None) -> list[str]:
+    """Overrides that say how data is read; any other is refused."""
+    from xmclab.errors import ConfigError, Problem
+
+    given = list(overrides or ())
+    if strange := [word for word in given if not word.startswith(DATA_KEYS)]:
+        hint = "such as reader.text=title+content"
+        raise ConfigError(*(Problem(word, "only data.* and reader keys can be set here", hint) for word in strange))
+    return given
 
 
 def registry_with(files: Sequence[str] | None) -> Registry:

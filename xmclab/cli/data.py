@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import enum
 import logging
 import sys
@@ -19,8 +18,7 @@ from xmclab.system import messages
 if TYPE_CHECKING:
     from xmclab.api import Dataset
     from xmclab.data.write import Contents
-    from xmclab.host.registry import Registry
-    from xmclab.host.schema import DataSettings
+    from xmclab.host.config import Config
 
 # The commands import what they need when they run: help answers without torch.
 app = typer.Typer(
@@ -33,7 +31,7 @@ app = typer.Typer(
 Source = Annotated[str, typer.Argument(metavar="DATA", help="A folder, a table, or the name of a known set.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="KEY=VALUE", help="As for `run`: data.text=title+content, data.labels=tags."),
+    typer.Argument(metavar="KEY=VALUE", help="As for `run`: reader.text=title+content, reader.labels=tags."),
 ]
 Out = Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write, new or empty.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of every random draw.")]
@@ -46,11 +44,11 @@ def check(source: Source, overrides: Overrides = None, as_json: Json = False) ->
     from xmclab.data.stats import remarks, statistics
     from xmclab.errors import DataError
 
-    settings, registry = _settings(source, overrides)
+    config = _config(source, overrides)
     found: dict[str, Any] = {"data": source, "reader": "", "ok": False, "problems": [], "warnings": [], "notes": []}
     try:
         with messages.kept("xmclab.data") as records:
-            found["reader"], data = _open(settings, registry)
+            found["reader"], data = _open(config)
         stats = statistics(data)
         found |= {"ok": True, "sizes": _sizes(stats)}
         found["warnings"] = [*_messages(records, logging.WARNING), *remarks(stats)]
@@ -76,7 +74,7 @@ def stats(
     from xmclab.cli import show_data
     from xmclab.data import stats as numbers
 
-    data = _open(*_settings(source, overrides))[1]
+    data = _open(_config(source, overrides))[1]
     found = numbers.statistics(data)
     if plot is not None:
         with _writing(plot):
@@ -104,14 +102,15 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Write a data set in another layout: xmclab data convert my.csv my-set --to lf_json"""
+    from xmclab.data import with_reader
     from xmclab.data.write import HOLD_CONTENTS, NO_CONTENTS, WRITERS
     from xmclab.system.files import new_folder
 
-    settings, registry = _settings(source, overrides)
-    if settings.text == "title+content" and to not in HOLD_CONTENTS:
-        data, contents = _open(settings, registry)[1], NO_CONTENTS
+    config = with_reader(_config(source, overrides))
+    if config.make("reader").text == "title+content" and to not in HOLD_CONTENTS:
+        data, contents = _open(config)[1], NO_CONTENTS
     else:
-        data, contents = _open_with_contents(settings, registry)
+        data, contents = _open_with_contents(config)
     with new_folder(out) as folder:
         WRITERS[to](folder, data, contents)
     _print_written(out, _split_sizes(data), as_json)
@@ -135,11 +134,12 @@ def split(
     as_json: Json = False,
 ) -> None:
     """Cut all queries anew into training and test, with filter files: xmclab data split my.csv my-set --seed 1"""
+    from xmclab.data import with_reader
     from xmclab.data.resplit import resplit
     from xmclab.data.write import write_lf_json
     from xmclab.system.files import new_folder
 
-    data, contents = resplit(*_open_with_contents(*_settings(source, overrides)), test_share, seed)
+    data, contents = resplit(*_open_with_contents(with_reader(_config(source, overrides))), test_share, seed)
     with new_folder(out) as folder:
         write_lf_json(folder, data, contents)
     _print_written(out, _split_sizes(data), as_json)
@@ -168,34 +168,31 @@ def make_synthetic(
     _print_written(out, {"training_queries": train, "test_queries": test, "labels": labels}, as_json)
 
 
-def _settings(source: str, overrides: list[str] | None) -> tuple[DataSettings, Registry]:
+def _config(source: str, overrides: list[str] | None) -> Config:
     """What can be set about the data, with the keys that `run` takes."""
-    from xmclab.host.config import resolve
     from xmclab.host.registry import default_registry
+    from xmclab.host.resolver import resolve
 
-    config = resolve([*(overrides or []), f"data={source}"], default_registry())
-    return config.settings.data, config.registry
+    return resolve(["baseline=none", *(overrides or []), f"data={source}"], default_registry())
 
 
-def _open(settings: DataSettings, registry: Registry) -> tuple[str, Dataset]:
+def _open(config: Config) -> tuple[str, Dataset]:
     """(name of the reader, data set); whatever a reader prints, stdout holds results only."""
-    from xmclab.data import find_reader, locate, open_data
+    from xmclab.data import open_data, with_reader
 
     with contextlib.redirect_stdout(sys.stderr):
-        reader = type(find_reader(locate(settings.source, registry), settings, registry))
-        data = open_data(settings, registry)
-    names = [name for name in registry.names("reader") if registry.get("reader", name) is reader]
-    return names[0], data
+        config = with_reader(config)
+        return config.choice("reader") or "", open_data(config)
 
 
-def _open_with_contents(settings: DataSettings, registry: Registry) -> tuple[Dataset, Contents]:
-    """The data set by its titles, and what else is in its texts."""
+def _open_with_contents(config: Config) -> tuple[Dataset, Contents]:
+    """The data set by its titles, and what else is in its texts; the reader is known by now."""
     from xmclab.data.write import with_contents
 
     def read(text: Literal["title", "title+content"]) -> Dataset:
         # The same warnings are not given twice.
         with contextlib.nullcontext() if text == "title" else messages.kept("xmclab.data"):
-            return _open(dataclasses.replace(settings, text=text), registry)[1]
+            return _open(config.with_option("reader", "text", text))[1]
 
     return with_contents(read)
 

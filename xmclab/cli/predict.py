@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from xmclab.cli.common import Device, Folder, Json, Plugin, note, print_json, registry_with
+from xmclab.cli.common import DataKeys, Device, Folder, Json, Plugin, data_keys, note, print_json, registry_with
 from xmclab.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def predict(
 
 def evaluate(
     folder: Folder,
+    overrides: DataKeys = None,
     source: Annotated[
         str | None,
         typer.Option("--data", metavar="NAME_OR_FOLDER", help="Data to measure on; by default the run's own."),
@@ -111,7 +112,7 @@ def evaluate(
     with contextlib.redirect_stdout(sys.stderr):
         from xmclab.serve.evaluation import evaluate_folder
 
-        result = evaluate_folder(folder, source, registry, device, note)
+        result = evaluate_folder(folder, source, registry, device, note, data_keys(overrides))
     if as_json:
         print_json(result.document)
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xmclab.cli.common import Json, Plugin, note, print_json, registry_with
+from xmclab.cli.common import DataKeys, Json, Plugin, data_keys, note, print_json, registry_with
 from xmclab.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def score(
             "--pred", metavar="FILE", help="Sparse text, sparse .npz, or the k best as .npy or .npz (indices, scores)."
         ),
     ],
+    overrides: DataKeys = None,
     truth: Annotated[
         Path | None, typer.Option("--truth", metavar="FILE", help="Labels of the test queries: sparse text or .npz.")
     ] = None,
@@ -61,7 +62,12 @@ def score(
     if propensity and family:
         raise ConfigError(Problem("score", "give either --propensity or --family"))
     wanted = _numbers(propensity) if propensity else FAMILIES[family] if family else None
-    truth_NL, train_NL, filter_NL, usual = _labels(truth, train, filter_, source, plugin)
+    if source is None:
+        truth_NL, train_NL, filter_NL, usual = _labels(truth, train, filter_, overrides)
+    elif truth or train or filter_:
+        raise ConfigError(Problem("--data", "stands in place of --truth, --train and --filter"))
+    else:
+        truth_NL, train_NL, filter_NL, usual = _labels_of_data(source, data_keys(overrides), plugin)
     ranking = read_ranking(predictions, truth_NL.shape, DEPTH, filter_NL, str(truth or f"the test of {source}"))
     if ranking.ids_NK.shape[1] < min(DEPTH, truth_NL.shape[1]):
         note(f"{predictions}: {ranking.ids_NK.shape[1]} labels of a row at the most, deeper metrics are left out")
@@ -77,21 +83,25 @@ def score(
     print_scores(Console(), f"{predictions} ({scores.rows} queries, propensities A={a:g} B={b:g}), in %", scores)
 
 
-def _labels(
-    truth: Path | None, train: Path | None, filter_: Path | None, source: str | None, plugin: list[str] | None
-) -> tuple[sp.csr_array, sp.csr_array, sp.csr_array | None, tuple[float, float]]:
-    """(truth, labels of training, filter, usual A and B) of files or of a data set."""
+Labels = tuple["sp.csr_array", "sp.csr_array", "sp.csr_array | None", tuple[float, float]]
+
+
+def _labels_of_data(source: str, overrides: list[str], plugin: list[str] | None) -> Labels:
+    """(truth, labels of training, filter, usual A and B) of a data set."""
+    from xmclab.data import open_data
+    from xmclab.data.propensity import propensity_parameters
+    from xmclab.host.resolver import resolve
+
+    data = open_data(resolve(["baseline=none", *overrides, f"data={source}"], registry_with(plugin)))
+    return data.test.targets_NL, data.train.targets_NL, data.test.filter_NL, propensity_parameters(data.name)
+
+
+def _labels(truth: Path | None, train: Path | None, filter_: Path | None, overrides: list[str] | None) -> Labels:
+    """The same of files, which no key says how to read."""
     from xmclab.data.propensity import DEFAULT_PROPENSITY
 
-    if source is not None:
-        from xmclab.data import open_dataset
-        from xmclab.data.propensity import propensity_parameters
-
-        if truth or train or filter_:
-            raise ConfigError(Problem("--data", "stands in place of --truth, --train and --filter"))
-        data = open_dataset(source, "title", registry_with(plugin))
-        usual = propensity_parameters(data.name)
-        return data.test.targets_NL, data.train.targets_NL, data.test.filter_NL, usual
+    if overrides:
+        raise ConfigError(Problem(overrides[0], "says how data is read, and there is no --data"))
     if truth is None or train is None:
         raise ConfigError(Problem("score", "give --truth and --train, or --data"))
     from xmclab.data.sparse import read_filter, read_matrix

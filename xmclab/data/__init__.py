@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from xmclab.errors import ConfigError, DataError, Problem, did_you_mean
-from xmclab.host.schema import DataSettings
+from xmclab.host.options import make_part, options_of
+from xmclab.host.resolver import settle
+from xmclab.host.schema import AUTO
 
 if TYPE_CHECKING:
     from xmclab.api import Dataset, Reader
+    from xmclab.host.config import Config
     from xmclab.host.registry import Registry
 
 __all__ = ["open_data", "open_dataset"]
 
-AUTO = "auto"
-EVERY_READER = {
-    "source",
-    "text",
-    "reader",
-    "merge_same_text",
-    "cache",
-    "verify",
-}  # settings that do not depend on the reader
+READER = "reader"
 BAGS_OF_WORDS = ("trn_X_Xf.txt", "tst_X_Xf.txt", "X.trn.npz", "X.tst.npz", "X_trn.npz", "train.txt", "test.txt")
 
 
@@ -38,65 +33,86 @@ def open_dataset(source: str, text: Literal["title", "title+content"], registry:
         DataError: there is no such data set, no reader knows its files, or they are malformed.
         ConfigError: several readers know its files.
     """
-    return open_data(DataSettings(source=source, text=text), registry)
+    path = locate(source, registry)
+    name = find_reader(path, {"text": text}, registry)
+    reader: Reader = make_part(registry.get(READER, name), {"text": text}, READER)
+    return reader.read(path)
 
 
-def open_data(settings: DataSettings, registry: Registry) -> Dataset:
-    """The same with all that can be set about the data."""
-    path = locate(settings.source, registry)
-    dataset = find_reader(path, settings, registry).read(path)
-    if settings.merge_same_text:
+def open_data(config: Config) -> Dataset:
+    """The data set of a config, by its reader.
+
+    Raises:
+        DataError: as above.
+        ConfigError: several readers know the files, or the one that does lacks an option that was set.
+    """
+    config = with_reader(config)
+    path = locate(config.settings.data.source, config.registry)
+    reader: Reader = config.make(READER)
+    try:
+        dataset = reader.read(path)
+    except DataError as error:
+        if not reader.matches(path):
+            hint = f"{READER}={AUTO} picks the reader that does"
+            error.problems.append(Problem(f"{READER}={config.choice(READER)}", "does not know these files", hint))
+        raise
+    if config.settings.data.merge_same_text:
         from xmclab.data.same_text import spare_same_text
 
         dataset = spare_same_text(dataset)
     return dataset
 
 
-def find_reader(path: Path, settings: DataSettings, registry: Registry) -> Reader:
-    """The reader that was chosen, or else the one that knows the files."""
-    given = _given(settings)
-    if settings.reader != AUTO:
-        if settings.reader not in registry.names("reader"):
-            hint = did_you_mean(settings.reader, [AUTO, *registry.names("reader")])
-            raise ConfigError(Problem("data.reader", f"unknown reader {settings.reader!r}", hint))
-        return _make(settings.reader, settings, given, registry)
-    names = [
-        name for name in registry.names("reader") if registry.get("reader", name)(text=settings.text).matches(path)
-    ]
+def with_reader(config: Config) -> Config:
+    """The config with the reader that knows its files in place of `auto`."""
+    part = config.parts[READER]
+    assert part is not None, "a reader cannot be none"
+    if part.name != AUTO:
+        return config
+    path = locate(config.settings.data.source, config.registry)
+    return settle(config, READER, find_reader(path, part.options, config.registry))
+
+
+def find_reader(path: Path, given: Mapping[str, Any], registry: Registry) -> str:
+    """The name of the one reader that knows the files.
+
+    Args:
+        given: options that were set; a reader is asked with those that it has.
+    """
+    names = []
+    unfit: dict[str, str] = {}
+    for name in registry.names(READER):
+        cls = registry.get(READER, name)
+        try:
+            reader = make_part(cls, {key: given[key] for key in options_of(cls) if key in given}, READER)
+        except ConfigError as error:
+            unfit[name] = "; ".join(map(str, error.problems))
+            continue
+        if reader.matches(path):
+            names.append(name)
     if len(names) > 1:
-        hint = "choose: " + " or ".join(f"data.reader={name}" for name in names)
+        hint = "choose: " + " or ".join(f"{READER}={name}" for name in names)
         raise ConfigError(Problem(str(path), f"several readers know these files: {', '.join(names)}", hint))
     if not names:
-        raise DataError(*_unknown(path, registry))
-    return _make(names[0], settings, given, registry)
+        raise DataError(*_unknown(path, registry, unfit))
+    return names[0]
 
 
-def _given(settings: DataSettings) -> dict[str, Any]:
-    """The settings for some readers only that are not at their defaults."""
-    defaults = DataSettings()
-    values = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
-    return {
-        name: value for name, value in values.items() if name not in EVERY_READER and value != getattr(defaults, name)
-    }
-
-
-def _make(name: str, settings: DataSettings, given: dict[str, Any], registry: Registry) -> Reader:
-    cls = registry.get("reader", name)
-    known = {field.name for field in dataclasses.fields(cls)}
-    if foreign := [key for key in given if key not in known]:
-        raise ConfigError(*(Problem(f"data.{key}", f"the reader {name} has no such option") for key in foreign))
-    reader: Reader = cls(text=settings.text, **given)
-    return reader
-
-
-def _unknown(path: Path, registry: Registry) -> list[Problem]:
+def _unknown(path: Path, registry: Registry, unfit: Mapping[str, str]) -> list[Problem]:
     """Why nobody reads these files."""
+    readers = [
+        Problem("", f"reader {info.name}: {info.summary}", unfit.get(info.name, ""))
+        for info in registry.describe(READER)
+    ]
     if path.is_file():
-        return [Problem(f"data={path}", "a file, and no table", f"say data={path.parent}")]
+        hint = f"pass its folder: data={path.parent}"
+        return [
+            Problem(f"data={path}", "not a table file (.csv, .tsv, .jsonl, .parquet)", hint),
+            *(reader for reader in readers if reader.hint),
+        ]
     if bags := [name for name in BAGS_OF_WORDS if (path / name).is_file()]:
-        reason = f"features of words ({', '.join(bags)}) and no texts: encoders and label texts need what was written"
+        reason = f"bag-of-words features ({', '.join(bags)}) without the raw text; encoders need the text"
         return [Problem(str(path), reason, "the repository has most sets as raw text or label-feature JSON too")]
-    readers = [Problem("", f"reader {info.name}: {info.summary}") for info in registry.describe("reader")]
     return [Problem(str(path), "no reader knows the files of this folder"), *readers]
 
 

@@ -163,7 +163,7 @@ def _write_filters(folder: Path, data: Dataset, train: str, test: str) -> None:
 def _warn_of_loss(data: Dataset, contents: Contents) -> None:
     """Say what a text per line does not hold."""
     if contents:
-        logger.warning("contents are not kept: the layout has one text (data.text=title+content writes both as one)")
+        logger.warning("contents are not kept: the layout has one text (reader.text=title+content writes both as one)")
     if list(data.label_names) != list(data.label_texts):
         logger.warning("names of labels are not kept: the layout has their texts alone")
     if any(name != str(row) for split in (data.train, data.test) for row, name in enumerate(split.names)):

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from xmclab.host.compose import build_objective
-    from xmclab.host.config import Config, resolve
+    from xmclab.host.config import Config
     from xmclab.host.hookspecs import KINDS
+    from xmclab.host.load import exception_line, fault_of_class
     from xmclab.host.options import make_part, options_of, read_options
-    from xmclab.host.registry import Registry, default_registry, exception_line, fault_of_class
+    from xmclab.host.registry import Registry, default_registry
+    from xmclab.host.resolver import resolve
     from xmclab.host.schema import SHORTHANDS
 
 __all__ = [
@@ -33,10 +35,12 @@ __all__ = [
 
 _MODULES = {
     "compose": ("build_objective",),
-    "config": ("Config", "resolve"),
+    "config": ("Config",),
     "hookspecs": ("KINDS",),
     "options": ("make_part", "options_of", "read_options"),
-    "registry": ("Registry", "default_registry", "exception_line", "fault_of_class"),
+    "load": ("exception_line", "fault_of_class"),
+    "registry": ("Registry", "default_registry"),
+    "resolver": ("resolve",),
     "schema": ("SHORTHANDS",),
 }
 _LAZY = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}

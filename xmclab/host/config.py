@@ -1,48 +1,38 @@
-"""From defaults, a recipe and overrides to one resolved, read-only config that remembers who set each value.
-
-Order: schema and part defaults < base recipes < recipe < overrides from left to right. Choosing another part (or
-another loss expression) drops what lower layers set for the options of the previous one; within a layer the
-order of a choice and its options does not matter.
-"""
+"""A resolved, read-only config that remembers who set each value, and the keys by which values are set."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xmclab.errors import ConfigError, PluginError, Problem, XmclabError, closest
-from xmclab.host.options import Option, construct, make_part, options_of, read_options
-from xmclab.host.recipes import MADE_WITH, Entry, is_file_name, recipe_layers, summary
+from xmclab.host.options import Option, construct, options_of
+from xmclab.host.recipes import Entry
 from xmclab.host.registry import Registry
-from xmclab.host.schema import EXPRESSIONS, HEADS, SHORTHANDS, SLOTS, Settings
-from xmclab.objectives.expr import TermSpec, parse_expression
+from xmclab.host.schema import EXPRESSIONS, NONE, SHORTHANDS, SLOTS, Settings
+from xmclab.objectives.expr import TermSpec
 
 if TYPE_CHECKING:
     from xmclab.objectives.objective import Objective
 
-__all__ = ["ChosenLoss", "ChosenPart", "Config", "make_part", "resolve"]
-
-NONE = "none"
 SEVERAL = "+"  # between the parts of a slot that takes several
-CUSTOM = "custom"  # what a config without a recipe is called
 DATA = "data"  # short for the next
 DATA_SOURCE = "data.source"
 CHOICES = {slot: slot_.default for slot, slot_ in SLOTS.items()} | EXPRESSIONS
-WEIGHT = Option("weight", float, 1.0, "of the term", {"ge": 0})
 
 
 @dataclass(frozen=True)
 class ChosenPart:
-    """A part in its slot."""
+    """A part in its slot; or `auto`, which stands for one that is not known yet."""
 
     name: str
-    cls: type[Any]
-    options: Mapping[str, Any]  # all of them, converted
+    cls: type[Any]  # with auto, the interface
+    options: Mapping[str, Any]  # all of them, converted; with auto, those that were set, as they were typed
     others: tuple[ChosenPart, ...] = ()  # that share the slot, where it takes several
+    pending: Mapping[str, Entry] | None = field(default=None, compare=False)  # with auto, who set the options
 
     @property
     def all(self) -> tuple[ChosenPart, ...]:
@@ -88,6 +78,21 @@ class Config:
         part = self.parts.get(slot)
         return {} if part is None else {each.name: construct(each.cls, each.options, slot) for each in part.all}
 
+    def data_key(self) -> str:
+        """Equal for configs that read the same data in the same way."""
+        tree = self.to_dict()
+        return json.dumps([tree["data"], tree["reader"]], sort_keys=True)
+
+    def with_part(self, slot: str, part: ChosenPart) -> Config:
+        """The same config with another part in a slot."""
+        return dataclasses.replace(self, parts={**self.parts, slot: part})
+
+    def with_option(self, slot: str, name: str, value: Any) -> Config:
+        """The same config with another value for an option, already converted."""
+        part = self.parts[slot]
+        assert part is not None
+        return self.with_part(slot, dataclasses.replace(part, options={**part.options, name: value}))
+
     def objective(self, head: str) -> Objective:
         """What a head minimises, at the head's temperature."""
         from xmclab.host.compose import build_objective
@@ -109,7 +114,7 @@ class Config:
         tree: dict[str, Any] = {}
         for key, value, _ in self.explain():
             node = tree
-            *path, last = _recipe_key(key).split(".")
+            *path, last = recipe_key(key).split(".")
             for name in path:
                 node = node.setdefault(name, {})
             node[last] = value
@@ -120,7 +125,7 @@ class Config:
         return [*self._explain_settings(), *self._explain_parts(), *self._explain_losses()]
 
     def _explain_settings(self) -> Iterable[tuple[str, Any, str]]:
-        for key, option in _setting_options().items():
+        for key, option in setting_options().items():
             value: Any = self.settings
             for name in key.split("."):
                 value = getattr(value, name)
@@ -129,10 +134,12 @@ class Config:
     def _explain_parts(self) -> Iterable[tuple[str, Any, str]]:
         for slot, part in self.parts.items():
             yield slot, self.choice(slot) or NONE, self.sources.get(slot, "default")
-            for each in part.all if part else ():
-                for name, option in options_of(each.cls).items():
-                    source = self.sources.get(f"{slot}.{name}", f"default of {each.name}")
-                    yield f"{slot}.{name}", option.dump(each.options[name]), source
+            if part is None:
+                continue
+            if part.pending is None:
+                yield from _explain_options(slot, part, self.sources)
+            else:
+                yield from ((f"{slot}.{name}", entry.value, entry.source) for name, entry in part.pending.items())
 
     def _explain_losses(self) -> Iterable[tuple[str, Any, str]]:
         for head, loss in self.losses.items():
@@ -142,286 +149,22 @@ class Config:
                 yield f"{key}.{name}", value, self.sources[f"{key}.{name}"]
 
 
-def resolve(overrides: Sequence[str], registry: Registry) -> Config:
-    """The config that overrides such as `recipe=unidec`, `loss.clf=ds+bce`, `pool.beta=3` describe.
-
-    Raises:
-        ConfigError: with every problem of the recipe and the overrides.
-        PluginError: the same, when a plugin is at fault for one of them.
-    """
-    return _Resolver(overrides, registry).config()
-
-
-class _Resolver:
-    """One resolution: collects what was set, then checks all of it, noting problems as it goes."""
-
-    def __init__(self, overrides: Sequence[str], registry: Registry) -> None:
-        self.registry = registry
-        self.problems: list[Problem] = []
-        self.plugin_at_fault = False
-        self.recipe, self.recipe_missing, self.made_with = CUSTOM, False, ""
-        self.settings: dict[str, Entry] = {}
-        self.choices: dict[str, Entry] = {}  # of slots and expressions
-        self.options: dict[str, dict[str, Entry]] = {place: {} for place in CHOICES}
-        self.unknown: list[Entry] = []
-        self.known: set[str] = {*_setting_options(), *CHOICES, *SHORTHANDS, DATA, "plugin", "recipe"}
-        self.rejected: list[Entry] = []  # options that a part does not have
-        self.accepted: set[int] = set()  # ids of entries that some part has use for
-
-        entries = self._read(overrides)
-        for entry in entries:
-            if entry.key == "plugin":
-                self._load_file(entry)
-        recipe = next((entry for entry in reversed(entries) if entry.key == "recipe"), None)
-        for layer in self._recipe_layers(recipe) if recipe else []:
-            self._apply([entry for entry in layer if not self._command_line_only(entry)])
-        self._apply([entry for entry in entries if entry.key not in ("plugin", "recipe")])
-
-    def config(self) -> Config:
-        settings = self._settings()
-        heads = [head for head in HEADS if self._choice(f"head.{head}") != NONE]
-        if not heads:
-            places = " and ".join(f"head.{head}" for head in HEADS)
-            self.problems.append(Problem(places, "both are none", "at least one head must remain"))
-        idle = {f"{kind}.{head}" for kind in ("reduction", "loss") for head in HEADS if head not in heads}
-        for place in idle:
-            # A shorthand for both heads is still checked against the other one.
-            self.accepted |= {id(entry) for entry in self.options[place].values() if entry.key.startswith(place)}
-        parts = {slot: self._part(slot) for slot in SLOTS if slot not in idle}
-        losses = {head: self._loss(head, parts.get(f"reduction.{head}")) for head in heads}
-        self._report_unknown()
-        if self.problems:
-            if self.made_with.startswith(MADE_WITH) and not self.registry.files:
-                hint = "a recipe loads no code: say plugin=FILE again"
-                self.problems.append(Problem("recipe", self.made_with, hint))
-            kind = PluginError if self.plugin_at_fault else ConfigError
-            raise kind(*dict.fromkeys(self.problems))
-        return Config(settings, self.recipe, self.registry, parts, losses, self._sources())
-
-    def _read(self, overrides: Sequence[str]) -> list[Entry]:
-        entries = []
-        for text in overrides:
-            key, equals, value = text.partition("=")
-            key = key.strip()
-            if equals and key:
-                entries.append(Entry(key, value, "override", key))
-                continue
-            hint = f"did you mean recipe={text}?" if text in self.registry.names("recipe") else "such as epochs=20"
-            self.problems.append(Problem(text, "an override is KEY=VALUE", hint))
-        return entries
-
-    def _load_file(self, entry: Entry) -> None:
-        try:
-            self.registry = self.registry.with_file(str(entry.value))
-        except XmclabError as error:
-            self._note(error, entry)
-
-    def _recipe_layers(self, entry: Entry) -> list[list[Entry]]:
-        name = str(entry.value)
-        self.recipe = Path(name).stem if is_file_name(name) else name
-        self.made_with = summary(Path(name)) if is_file_name(name) else ""
-        try:
-            return recipe_layers(name, self.registry)
-        except XmclabError as error:
-            self._note(error, entry)
-        # Go on with the recipe that was probably meant, so that one message tells everything that is wrong.
-        meant = closest(name, self.registry.names("recipe"))
-        try:
-            return recipe_layers(meant, self.registry) if meant else []
-        except XmclabError:
-            return []
-        finally:
-            self.recipe_missing = not meant
-
-    def _command_line_only(self, entry: Entry) -> bool:
-        if entry.key not in ("plugin", "recipe"):
-            return False
-        hint = (
-            "a recipe builds on another by `base:`" if entry.key == "recipe" else "say plugin=FILE on the command line"
-        )
-        self.problems.append(Problem(entry.where, "cannot be set in a recipe", hint))
-        return True
-
-    def _apply(self, layer: Sequence[Entry]) -> None:
-        """Put a layer on top of what is set: choices first, since they decide which options of lower layers stay."""
-        addressed = [(entry, _addresses(entry.key)) for entry in layer]
-        for entry, addresses in addressed:
-            for place, option in addresses:
-                if not option:
-                    self._choose(place, entry)
-        for entry, addresses in addressed:
-            for place, option in addresses:
-                if option:
-                    self.options[place][option] = entry
-            if not addresses:
-                self._set(entry)
-
-    def _choose(self, place: str, entry: Entry) -> None:
-        before = self._choice(place)
-        self.choices[place] = entry
-        if self._choice(place) != before:
-            self.options[place].clear()
-
-    def _choice(self, place: str) -> str:
-        entry = self.choices.get(place)
-        if entry is None:
-            return CHOICES[place]
-        return NONE if entry.value is None else str(entry.value)
-
-    def _set(self, entry: Entry) -> None:
-        key = DATA_SOURCE if entry.key == DATA else entry.key
-        if key in _setting_options():
-            self.settings[key] = entry
-        else:
-            self.unknown.append(entry)
-
-    def _settings(self) -> Settings:
-        tree: dict[str, Any] = {}
-        for key, entry in self.settings.items():
-            group, _, name = key.rpartition(".")
-            try:
-                (tree.setdefault(group, {}) if group else tree)[name] = _setting_options()[key].convert(entry.value)
-            except ValueError as error:
-                self.problems.append(Problem(entry.where, str(error), _setting_options()[key].help))
-        defaults = Settings()
-        groups = {name: value for name, value in tree.items() if isinstance(value, dict)}
-        nested = {name: dataclasses.replace(getattr(defaults, name), **values) for name, values in groups.items()}
-        return dataclasses.replace(defaults, **(tree | nested))
-
-    def _part(self, slot: str) -> ChosenPart | None:
-        choice = self._choice(slot)
-        if choice == NONE and SLOTS[slot].optional:
-            self.rejected += self.options[slot].values()
-            return None
-        names = [name.strip() for name in choice.split(SEVERAL)] if SLOTS[slot].several else [choice]
-        found = [part for name in dict.fromkeys(names) if (part := self._one_part(slot, name))]
-        return dataclasses.replace(found[0], others=tuple(found[1:])) if found else None
-
-    def _one_part(self, slot: str, name: str) -> ChosenPart | None:
-        found = self._find(slot, name)
-        if found is None:
-            # Nobody knows the options of an unknown part.
-            self.accepted |= {id(entry) for entry in self.options[slot].values()}
-            return None
-        name, cls = found
-        known = self._sort_out(slot, options_of(cls), self._explicit(slot))
-        values, problems = read_options(
-            cls,
-            {option: entry.value for option, entry in known.items()},
-            lambda option: known[option].where if option in known else f"{slot}.{option}",
-        )
-        self.problems += problems
-        if not problems:
-            try:
-                construct(cls, values, slot)
-            except XmclabError as error:
-                self._note(error, self.choices.get(slot), slot)
-        return ChosenPart(name, cls, values)
-
-    def _find(self, slot: str, name: str) -> tuple[str, type[Any]] | None:
-        """The part for a slot; the one that was probably meant, if there is none of this name."""
-        kind = SLOTS[slot].kind
-        try:
-            return name, self.registry.get(kind, name)
-        except XmclabError as error:
-            self._note(error, self.choices.get(slot), slot)
-        meant = closest(name, self.registry.names(kind))
-        try:
-            return (meant, self.registry.get(kind, meant)) if meant else None
-        except XmclabError:
-            return None
-
-    def _explicit(self, place: str) -> bool:
-        """Whether the choice of a place is certain, which it is not when the recipe is missing."""
-        return not self.recipe_missing or place in self.choices
-
-    def _sort_out(self, place: str, options: Iterable[str], certain: bool) -> dict[str, Entry]:
-        """The options set for a place that it has; the others are rejected, unless it may not be what was meant."""
-        options = set(options)
-        self.known |= {f"{place}.{option}" for option in options}
-        known = {option: entry for option, entry in self.options[place].items() if option in options}
-        self.rejected += [entry for option, entry in self.options[place].items() if option not in options and certain]
-        self.accepted |= {id(entry) for entry in known.values()}
-        return known
-
-    def _loss(self, head: str, reduction: ChosenPart | None) -> ChosenLoss:
-        from xmclab.host.compose import check_terms
-
-        place = f"loss.{head}"
-        entry = self.choices.get(place)
-        where = entry.where if entry else place
-        expression = self._choice(place)
-        try:
-            terms = parse_expression(expression, where)
-        except ConfigError as error:
-            self.problems += error.problems
-            self.accepted |= {id(entry) for entry in self.options[place].values()}
-            return ChosenLoss(expression, (), {})
-        terms, dotted = self._dotted(place, terms)
-        # With a reduction that has problems of its own, the terms are checked under the default one.
-        name = reduction.name if reduction else SLOTS[f"reduction.{head}"].default
-        try:
-            self.problems += check_terms(terms, name, self.registry.get, where=where)
-        except PluginError as error:
-            self._note(error, entry, place)
-        return ChosenLoss(expression, tuple(terms), dotted)
-
-    def _dotted(self, place: str, terms: Sequence[TermSpec]) -> tuple[list[TermSpec], dict[str, Any]]:
-        """The terms with the options that were set by keys such as `loss.clf.bce.weight`."""
-        options: dict[str, Option] = {}
-        for term in terms:
-            try:
-                of_loss = options_of(self.registry.get("loss", term.name))
-            except XmclabError:
-                # The check of the terms reports it; whatever was set for the term is not a problem of its own.
-                of_loss = {}
-                theirs = [entry for option, entry in self.options[place].items() if _below(option, term.name)]
-                self.accepted |= {id(entry) for entry in theirs}
-            options |= {f"{term.name}.{name}": option for name, option in {**of_loss, "weight": WEIGHT}.items()}
-        values: dict[str, Any] = {}
-        for key, entry in self._sort_out(place, options, self._explicit(place)).items():
-            try:
-                values[key] = options[key].convert(entry.value)
-            except ValueError as error:
-                self.problems.append(Problem(entry.where, str(error), options[key].help))
-        return [_with_options(term, values) for term in terms], {k: options[k].dump(v) for k, v in values.items()}
-
-    def _report_unknown(self) -> None:
-        for entry in [*self.unknown, *(entry for entry in self.rejected if id(entry) not in self.accepted)]:
-            places = [place for place, _ in _addresses(entry.key)]
-            empty = [
-                place for place in places if place in SLOTS and self._choice(place) == NONE and SLOTS[place].optional
-            ]
-            if empty:
-                self.problems.append(Problem(entry.where, f"{empty[0]} is none and has no options"))
-            else:
-                hint = self._absent_loss(entry.key) or _suggest(entry.key, self.known)
-                self.problems.append(Problem(entry.where, "unknown key", hint))
-
-    def _absent_loss(self, key: str) -> str:
-        """That a key sets an option of a loss that no expression it means has a term of, if so."""
-        named = [
-            (place, name)
-            for place, option in _addresses(key)
-            for name in (self.registry.names("loss") if place not in SLOTS else ())
-            if _below(option, name)
-        ]
-        if not named or any(_below(known, f"{place}.{name}") for known in self.known for place, name in named):
-            return ""
-        return f"{named[0][1]} is no term of {' or '.join(f'{place}={self._choice(place)}' for place, _ in named)}"
-
-    def _note(self, error: XmclabError, entry: Entry | None, place: str = "") -> None:
-        where = entry.where if entry else place
-        self.problems += [Problem(problem.where or where, problem.message, problem.hint) for problem in error.problems]
-        self.plugin_at_fault |= isinstance(error, PluginError)
-
-    def _sources(self) -> dict[str, str]:
-        options = {f"{place}.{name}": entry for place, given in self.options.items() for name, entry in given.items()}
-        return {key: entry.source for key, entry in (self.settings | self.choices | options).items()}
+def _explain_options(slot: str, part: ChosenPart, sources: Mapping[str, str]) -> Iterable[tuple[str, Any, str]]:
+    """The options of the parts in a slot; one on which they differ is named for each of them."""
+    seen: set[str] = set()
+    for each in part.all:
+        for name, option in options_of(each.cls).items():
+            value = each.options[name]
+            shared = all(other.options.get(name, value) == value for other in part.all)
+            plain, own = f"{slot}.{name}", f"{slot}.{each.name}.{name}"
+            key = plain if shared else own
+            if key not in seen:
+                yield key, option.dump(value), sources.get(own) or sources.get(plain) or f"default of {each.name}"
+            seen.add(key)
 
 
 @cache
-def _setting_options() -> Mapping[str, Option]:
+def setting_options() -> Mapping[str, Option]:
     """Every setting by its dotted key."""
     settings: dict[str, Option] = {}
     for name, option in options_of(Settings).items():
@@ -432,57 +175,30 @@ def _setting_options() -> Mapping[str, Option]:
     return settings
 
 
-def _choice_key(place: str) -> str:
+def choice_key(place: str) -> str:
     """How a choice is written beside its options in a recipe."""
     return f"{place}.name" if place in SLOTS else f"{place}.expression"
 
 
-def _recipe_key(key: str) -> str:
+def recipe_key(key: str) -> str:
     """The key of a nested recipe for a key of the command line."""
-    return DATA_SOURCE if key == DATA else _choice_key(key) if key in CHOICES else key
+    return DATA_SOURCE if key == DATA else choice_key(key) if key in CHOICES else key
 
 
-def _addresses(key: str) -> list[tuple[str, str]]:
+def addresses(key: str) -> list[tuple[str, str]]:
     """The (slot or expression, option) that a key means, the option empty for the choice itself; none for a setting."""
     for place in CHOICES:
-        if key in (place, _choice_key(place)):
+        if key in (place, choice_key(place)):
             return [(place, "")]
-        if option := _below(key, place):
+        if option := below(key, place):
             return [(place, option)]
     for short, places in SHORTHANDS.items():
-        option = _below(key, short)
+        option = below(key, short)
         if key == short or option:
             return [(place, option) for place in places]
     return []
 
 
-def _below(key: str, prefix: str) -> str:
+def below(key: str, prefix: str) -> str:
     """What follows the prefix and its dot in a key."""
     return key.removeprefix(f"{prefix}.") if key.startswith(f"{prefix}.") else ""
-
-
-def _with_options(term: TermSpec, values: Mapping[str, Any]) -> TermSpec:
-    mine = {option: value for key, value in values.items() if (option := _below(key, term.name))}
-    weight = mine.pop("weight", term.weight)
-    return dataclasses.replace(term, weight=weight, options={**term.options, **mine})
-
-
-def _suggest(key: str, known: Iterable[str]) -> str:
-    """The key that was probably meant: its last word elsewhere, a close neighbour, or anything that is close."""
-    prefix, _, word = key.rpartition(".")
-    known = sorted(known)
-    last = {other: other.rpartition(".")[2] for other in known}
-    exact = [other for other in known if last[other] == word]
-    if 0 < len(exact) <= 4:
-        return "did you mean " + " or ".join(map(repr, exact)) + "?"
-    neighbours = [other for other in known if other.rpartition(".")[0] == prefix]
-    for candidates, cutoff in ((neighbours, 0.6), (known, 0.75)):
-        close = closest(word, [last[other] for other in candidates], cutoff)
-        if close is not None:
-            return f"did you mean {next(other for other in candidates if last[other] == close)!r}?"
-    if neighbours:
-        return "known: " + ", ".join(neighbours)
-    close = closest(key, known)
-    if close is not None:
-        return f"did you mean {close!r}?"
-    return "known: " + ", ".join(sorted({other.partition(".")[0] for other in known}))

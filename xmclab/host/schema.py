@@ -10,18 +10,12 @@ from xmclab.options import option
 
 @dataclass(frozen=True)
 class DataSettings:
-    """`data=NAME_OR_FOLDER`."""
+    """`data=NAME_OR_FOLDER`; how its files are read is up to the reader: `reader.text=title+content`."""
 
     source: str = option("debian", "an embedded set (debian, tiny), a folder or a table; set as `data=...`")
-    text: Literal["title", "title+content"] = option("title", "which text of a query or label the model reads")
-    reader: str = option("auto", "who reads the files; auto: the one reader that knows them")
     merge_same_text: bool = option(False, "labels of the same text are never each other's negatives")
     cache: str = option("auto", "folder of cached tokens, or off; auto: of large sets only, in the user's cache folder")
     verify: bool = option(False, "compare the sha256 of cached tokens before they are used; sizes always are")
-    query: str = option("", "tables: column of the query text; empty: query, title or text")
-    labels: str = option("", "tables: column of the labels; empty: labels, label, targets or tags")
-    separator: str = option("", "tables: between the labels of a cell; empty: the first of | ; , that a cell has")
-    test_share: float = option(0.1, "tables: share of the queries held out if there is no test table", gt=0, lt=1)
 
 
 @dataclass(frozen=True)
@@ -71,7 +65,6 @@ class EvaluateSettings:
 
     every: int = option(0, "evaluate every n epochs; 0: at the end only", ge=0)
     depth: int = option(100, "labels ranked per query", ge=1)
-    baselines: bool = option(True, "show the baselines beside the model")
 
 
 @dataclass(frozen=True)
@@ -97,19 +90,26 @@ class Settings:
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
 
 
+NONE = "none"  # in an optional slot: no part
+AUTO = "auto"  # the part is found later, by looking at the data; its options are checked then
+ALL = "all"  # every installed part of the kind
+
+
 @dataclass(frozen=True)
 class Slot:
     """A place for one part: `sampler=cluster`, its options as `sampler.batch_size=512`."""
 
     kind: str
-    default: str
+    default: str  # a name; or AUTO or ALL, which only slots take that have it as their default
     optional: bool = False  # takes `none`
-    several: bool = False  # takes `a+b`; an option goes to each that has it
+    several: bool = False  # takes `a+b`; an option goes to each that has it, or to `a` alone as `slot.a.option`
+    keeps: tuple[str, ...] = ()  # options that all parts of the kind have, and that outlast another choice
 
 
 HEADS = ("de", "clf")
 
 SLOTS: dict[str, Slot] = {
+    "reader": Slot("reader", AUTO, keeps=("text",)),
     "encoder": Slot("encoder", "bag"),
     "head.de": Slot("head", "dual_encoder", optional=True),
     "head.clf": Slot("head", "classifier", optional=True),
@@ -118,7 +118,8 @@ SLOTS: dict[str, Slot] = {
     "sampler": Slot("sampler", "random"),
     "miner": Slot("miner", "none"),
     "index": Slot("index", "exact"),
-    "tracker": Slot("tracker", "none", optional=True, several=True),
+    "tracker": Slot("tracker", NONE, optional=True, several=True),
+    "baseline": Slot("baseline", ALL, optional=True, several=True),
 }
 
 # Loss expressions: `loss.clf=ds+bce`, with the options of a term as `loss.clf.bce.weight=0.3`.

@@ -25,7 +25,7 @@ import torch
 from xmclab.api import Tracker
 from xmclab.errors import PluginError, Problem
 from xmclab.host.config import Config
-from xmclab.host.registry import exception_line, is_strict
+from xmclab.host.load import exception_line, is_strict
 
 messages = logging.getLogger(__name__)
 Record = Mapping[str, Any]

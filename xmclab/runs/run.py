@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from xmclab.api import Dataset, Ragged, Ranking
-from xmclab.data import open_data
+from xmclab.data import open_data, with_reader
 from xmclab.data.tokens import Tokeniser
 from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, Problem, XmclabError
 from xmclab.evaluation.report import print_table
 from xmclab.evaluation.scoring import Evaluator
 from xmclab.evaluation.search import rank_all
 from xmclab.host.config import Config
-from xmclab.host.registry import Registry
 from xmclab.model.device import deterministic, pick_device
 from xmclab.runs import store
 from xmclab.runs.display import Display
@@ -46,7 +45,7 @@ class RunResult:
     document: dict[str, Any]
 
 
-def run(config: Config, registry: Registry, out: Path | None = None, console: Console | None = None) -> RunResult:
+def run(config: Config, out: Path | None = None, console: Console | None = None) -> RunResult:
     """Train and evaluate as the config says; everything is kept in the run folder.
 
     Args:
@@ -57,7 +56,8 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
     settings = config.settings
     started = time.perf_counter()
     profile = Profile(pick_device(settings.device), settings.profile)
-    data = open_data(settings.data, registry)
+    config = with_reader(config)  # so that the folder says who read the data
+    data = open_data(config)
     folder = store.create_folder(out, f"{config.recipe}-{data.name}")
     with deterministic(settings.deterministic):
         with failures(folder, settings.compile):
@@ -70,7 +70,7 @@ def run(config: Config, registry: Registry, out: Path | None = None, console: Co
             seconds["train"] = train(trainer, log, test, console)
             seconds["evaluate"] = test.seconds
             with timed(seconds, "baselines"):
-                baselines = test.baselines(registry) if settings.evaluate.baselines else {}
+                baselines = test.baselines()
             log({"event": "baselines", "metrics": baselines})
             store.save_points(folder, test.points())
             if settings.keep_model:
@@ -139,11 +139,11 @@ class TestQueries:
             settings.encode.search_chunk,
         )
 
-    def baselines(self, registry: Registry) -> Scores:
-        """Every metric of every baseline."""
+    def baselines(self) -> Scores:
+        """Every metric of every chosen baseline."""
         depth = self.config.settings.evaluate.depth
-        found = {name: registry.get("baseline", name)().rank(self.data, depth) for name in registry.names("baseline")}
-        return {name: self.evaluator.metrics(ranking) for name, ranking in found.items()}
+        chosen = self.config.make_all("baseline")
+        return {name: self.evaluator.metrics(each.rank(self.data, depth)) for name, each in chosen.items()}
 
     def points(self) -> dict[str, NDArray[Any]]:
         """What each test query (or group of them) contributes to the metrics, for the tests of differences."""

@@ -34,9 +34,10 @@ from safetensors.torch import load_file, save_file
 from xmclab import __version__
 from xmclab.api import Dataset
 from xmclab.errors import Problem, StorageError
-from xmclab.host.config import Config, resolve
+from xmclab.host.config import Config
 from xmclab.host.recipes import MADE_WITH
 from xmclab.host.registry import Registry
+from xmclab.host.resolver import resolve
 from xmclab.model.model import Model
 
 CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.json", "encoder"

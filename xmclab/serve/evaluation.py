@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xmclab.data import open_data
+from xmclab.data import locate, open_data
 from xmclab.errors import ConfigError, Problem
 from xmclab.evaluation.scoring import Evaluator
+from xmclab.host.config import Config
 from xmclab.host.registry import Registry
+from xmclab.host.resolver import unsettle
+from xmclab.host.schema import AUTO
 from xmclab.model.device import deterministic
 from xmclab.runs.run import Scores
 from xmclab.runs.store import Labels
@@ -27,17 +30,25 @@ class Evaluation:
 
 
 def evaluate_folder(
-    folder: Path, source: str | None, registry: Registry, device: str, note: Callable[[str], None]
+    folder: Path,
+    source: str | None,
+    registry: Registry,
+    device: str,
+    note: Callable[[str], None],
+    overrides: Sequence[str] = (),
 ) -> Evaluation:
     """Every metric of every search of a model on the test queries of a data set.
 
     Args:
-        source: the data, by default what the model was trained on; read with the settings of the run.
+        source: the data, by default what the model was trained on; read as the run read its own.
         note: takes what the user should know.
+        overrides: to read it otherwise, such as `reader.separator=;`.
     """
-    predictor = open_predictor(folder, registry, device)
+    wanted = [*overrides, *([f"data={source}"] if source else ())]
+    predictor = open_predictor(folder, registry, device, wanted)
     settings = predictor.config.settings
-    data = open_data(replace(settings.data, source=source or settings.data.source), registry)
+    as_the_run = source is None or any(override.startswith("reader=") for override in overrides)
+    data = open_data(predictor.config if as_the_run else _readable(predictor.config))
     if list(data.label_texts) != list(predictor.labels.texts):
         if not predictor.reads_label_texts:
             reason = f"its labels are not those of {folder}, and the model has no dual encoder that could read them"
@@ -58,3 +69,10 @@ def evaluate_folder(
             "metrics": metrics,
         },
     )
+
+
+def _readable(config: Config) -> Config:
+    """The config, with `auto` in place of a reader that does not know the files: they are of another format."""
+    path = locate(config.settings.data.source, config.registry)
+    known = config.choice("reader") == AUTO or config.make("reader").matches(path)
+    return config if known else unsettle(config, "reader")

@@ -27,8 +27,9 @@ from xmclab import __version__
 from xmclab.api import Index
 from xmclab.errors import PluginError, Problem, StorageError
 from xmclab.evaluation.search import searches
-from xmclab.host.config import Config, resolve
+from xmclab.host.config import Config
 from xmclab.host.registry import Registry
+from xmclab.host.resolver import resolve
 from xmclab.model.model import Model
 from xmclab.runs import store
 from xmclab.runs.store import damage_reported

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -14,16 +15,24 @@ from xmclab.serve.export import AGAIN, MANIFEST, VECTORS, load_export
 from xmclab.serve.predictor import Predictor
 
 # What only training needs is replaced by built-in parts, so that its plugins need not be at hand.
-WITHOUT_TRAINING = ("loss=ds", "reduction=psl", "sampler=random", "miner=none", "tracker=none")
+WITHOUT_TRAINING = ("loss=ds", "reduction=psl", "sampler=random", "miner=none", "tracker=none", "baseline=none")
+NO_DATA = ("reader=auto",)  # keeps the reader's `text`, which says what the model expects of a query
 
 
-def open_predictor(folder: Path, registry: Registry, device: str = "auto") -> Predictor:
-    """The model of a run folder, or of an export."""
+def open_predictor(
+    folder: Path, registry: Registry, device: str = "auto", overrides: Sequence[str] = NO_DATA
+) -> Predictor:
+    """The model of a run folder, or of an export.
+
+    Args:
+        overrides: how data is read, if it is; by default no reader is needed.
+    """
+    overrides = (*WITHOUT_TRAINING, f"device={device}", *overrides)
     if (folder / MANIFEST).is_file():
-        return load_export(folder, registry, pick_device(device), (*WITHOUT_TRAINING, f"device={device}"))
+        return load_export(folder, registry, pick_device(device), overrides)
     if (folder / VECTORS).is_dir():  # which a run folder has not
         raise StorageError(Problem(str(folder / MANIFEST), "missing", AGAIN))
-    config, model = load_model(folder, registry, *WITHOUT_TRAINING, f"device={device}")
+    config, model = load_model(folder, registry, *overrides)
     labels = load_labels(folder)
     if len(labels) != model.num_labels:
         counts = f"{len(labels)} labels, the model has {model.num_labels}"

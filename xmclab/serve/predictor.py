@@ -71,7 +71,8 @@ class Predictor:
     @property
     def reads_content(self) -> bool:
         """Whether the model was trained on titles together with what is below them."""
-        return self.config.settings.data.text == "title+content"
+        reader = self.config.parts["reader"]
+        return reader is not None and reader.options.get("text") == "title+content"
 
     def for_labels(self, labels: Labels) -> Predictor:
         """The same model over other labels: with the dual encoder alone, which reads their texts."""

@@ -243,7 +243,8 @@ def test_bad_rows_of_json_lines(tmp_path: Path, line: str, message: str) -> None
 def test_missing_columns_are_named(tmp_path: Path) -> None:
     file = write_csv(tmp_path / "own.csv", "frage,antwort", "red,a")
     message = error_of(file)
-    assert "no column of the queries: query or title or text (there are 'frage', 'antwort'; data.query=NAME" in message
+    assert "no column of the queries: query or title or text (there are 'frage', 'antwort'" in message
+    assert "; reader.query=NAME chooses one)" in message
     assert "no column of the labels: labels or label or targets or tags" in message
     assert "no column of the labels: b (" in error_of(file, query="frage", labels="b")
 

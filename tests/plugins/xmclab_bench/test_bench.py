@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab.runs.run import run as train
 from xmclab_bench import runner
 from xmclab_bench.bench import run_bench
@@ -74,7 +74,7 @@ def trainer_in_this_process(threads: int) -> Iterator[runner.Launch]:
     def launch(command: Sequence[str], log: Path) -> int:
         *overrides, _, folder = command[command.index("run") + 1 :]
         log.touch()
-        train(resolve(overrides, default_registry()), default_registry(), Path(folder), Console(quiet=True))
+        train(resolve(overrides, default_registry()), Path(folder), Console(quiet=True))
         return 0
 
     yield launch
@@ -202,7 +202,7 @@ def test_another_config_or_other_code_is_another_cell(
     assert len(known) == 4
     assert keys("profile=true", "tracker=none") == known
     assert not keys("epochs=3") & known
-    assert not keys("data.text=title+content") & known
+    assert not keys("reader.text=title+content") & known
     monkeypatch.setattr(module, "_package_hash", lambda: "another")
     assert not keys() & known
 

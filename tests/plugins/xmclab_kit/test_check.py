@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from xmclab.host.hookspecs import KINDS
-from xmclab.host.registry import Broken, Claim, Origin, Registry, default_registry
+from xmclab.host.load import Broken, Claim, Origin
+from xmclab.host.registry import Registry, default_registry
 from xmclab.objectives.reductions.psl import Psl
 from xmclab_kit import examine, laws_of, loss_contract, reduction_contract
 from xmclab_kit.contracts import MODULES

@@ -14,7 +14,7 @@ from xmclab import API_VERSION
 from xmclab_kit.new import TEMPLATES, USES, _words
 
 PARTS = [kind for kind in USES if kind != "recipe"]
-QUICK = ["epochs=1", "evaluate.baselines=off", "sampler.batch_size=512"]
+QUICK = ["epochs=1", "baseline=none", "sampler.batch_size=512"]
 
 
 def steps(out: str) -> list[str]:

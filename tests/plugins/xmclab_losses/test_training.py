@@ -7,8 +7,8 @@ import torch
 
 import xmclab.training.streaming
 from xmclab.data import open_dataset
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab.objectives.objective import Objective, Term
 from xmclab.objectives.reductions.pol import Pol
 from xmclab.training.trainer import Trainer

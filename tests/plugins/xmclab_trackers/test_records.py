@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from xmclab.errors import PluginError
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab_trackers.records import numbers
 
 STEP = {"event": "step", "epoch": 0, "step": 3, "last_of_epoch": True, "loss": 0.5, "terms": {"de/ds/q2l": 0.25}}

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import xmclab_unidec
-from xmclab.host.config import resolve
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 
 FOLDER = Path(xmclab_unidec.__file__).parent / "recipes"
 

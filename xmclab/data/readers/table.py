@@ -202,7 +202,7 @@ class _Reading:
         if found is None and (columns or not self.problems.about(file)):
             wanted = chosen or " or ".join(known)
             there = f"there are {', '.join(map(repr, filter(None, columns)))}" if columns else "it has no header"
-            hint = f"{there}; data.{key}=NAME chooses one" if key else there
+            hint = f"{there}; reader.{key}=NAME chooses one" if key else there
             self.problems.file(file, f"no column {what}: {wanted}", hint)
         return found
 

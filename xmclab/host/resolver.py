@@ -1,0 +1,431 @@
+"""From defaults, a recipe and overrides to one resolved, read-only config that remembers who set each value.
+
+Order: schema and part defaults < base recipes < recipe < overrides from left to right. Choosing another part (or
+another loss expression) drops what lower layers set for the options of the previous one (a reader's `text`, which all
+readers have, stays); within a layer the order of a choice and its options does not matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from xmclab.errors import ConfigError, PluginError, Problem, XmclabError, closest
+from xmclab.host.config import (
+    CHOICES,
+    DATA,
+    DATA_SOURCE,
+    SEVERAL,
+    ChosenLoss,
+    ChosenPart,
+    Config,
+    addresses,
+    below,
+    setting_options,
+)
+from xmclab.host.load import interface
+from xmclab.host.options import Option, construct, options_of, read_options
+from xmclab.host.recipes import MADE_WITH, Entry, is_file_name, recipe_layers, summary
+from xmclab.host.registry import Registry
+from xmclab.host.schema import ALL, AUTO, HEADS, NONE, SHORTHANDS, SLOTS, Settings
+from xmclab.objectives.expr import TermSpec, parse_expression
+
+CUSTOM = "custom"  # what a config without a recipe is called
+WEIGHT = Option("weight", float, 1.0, "of the term", {"ge": 0})
+
+
+def resolve(overrides: Sequence[str], registry: Registry) -> Config:
+    """The config that overrides such as `recipe=unidec`, `loss.clf=ds+bce`, `pool.beta=3` describe.
+
+    Raises:
+        ConfigError: with every problem of the recipe and the overrides.
+        PluginError: the same, when a plugin is at fault for one of them.
+    """
+    return _Resolver(overrides, registry).config()
+
+
+def settle(config: Config, slot: str, name: str) -> Config:
+    """The config with this part in a slot that was at `auto`; the options set for it are checked now.
+
+    Raises:
+        ConfigError: with every problem of the options.
+    """
+    kind, waiting = SLOTS[slot].kind, config.parts[slot]
+    cls = config.registry.get(kind, name)
+    pending = (waiting.pending if waiting else None) or {}
+    known = {f"{slot}.{option}" for option in options_of(cls)}
+    problems = [
+        Problem(entry.where, f"unknown key for {kind} {name!r}", _suggest(entry.key, known))
+        for option, entry in pending.items()
+        if f"{slot}.{option}" not in known
+    ]
+    mine = {option: entry for option, entry in pending.items() if f"{slot}.{option}" in known}
+    values, wrong = _read_entries(slot, cls, mine)
+    if problems or wrong:
+        raise ConfigError(*problems, *wrong)
+    return config.with_part(slot, ChosenPart(name, cls, values))
+
+
+def unsettle(config: Config, slot: str) -> Config:
+    """The config with `auto` in a slot again, and those options of its part that all parts of the kind have."""
+    part = config.parts[slot]
+    values = {name: part.options[name] for name in SLOTS[slot].keeps} if part else {}
+    pending = {name: Entry(f"{slot}.{name}", value, "config", f"{slot}.{name}") for name, value in values.items()}
+    return config.with_part(slot, ChosenPart(AUTO, interface(SLOTS[slot].kind), values, pending=pending))
+
+
+class _Resolver:
+    """One resolution: collects what was set, then checks all of it, noting problems as it goes."""
+
+    def __init__(self, overrides: Sequence[str], registry: Registry) -> None:
+        self.registry = registry
+        self.problems: list[Problem] = []
+        self.plugin_at_fault = False
+        self.recipe, self.recipe_missing, self.made_with = CUSTOM, False, ""
+        self.settings: dict[str, Entry] = {}
+        self.choices: dict[str, Entry] = {}  # of slots and expressions
+        self.options: dict[str, dict[str, Entry]] = {place: {} for place in CHOICES}
+        self.unknown: list[Entry] = []
+        self.known: set[str] = {*setting_options(), *CHOICES, *SHORTHANDS, DATA, "plugin", "recipe"}
+        self.rejected: list[Entry] = []  # options that a part does not have
+        self.accepted: set[int] = set()  # ids of entries that some part has use for
+
+        entries = self._read(overrides)
+        for entry in entries:
+            if entry.key == "plugin":
+                self._load_file(entry)
+        recipe = next((entry for entry in reversed(entries) if entry.key == "recipe"), None)
+        for layer in self._recipe_layers(recipe) if recipe else []:
+            self._apply([entry for entry in layer if not self._command_line_only(entry)])
+        self._apply([entry for entry in entries if entry.key not in ("plugin", "recipe")])
+
+    def config(self) -> Config:
+        settings = self._settings()
+        heads = [head for head in HEADS if self._choice(f"head.{head}") != NONE]
+        if not heads:
+            places = " and ".join(f"head.{head}" for head in HEADS)
+            self.problems.append(Problem(places, "both are none", "at least one head must remain"))
+        idle = {f"{kind}.{head}" for kind in ("reduction", "loss") for head in HEADS if head not in heads}
+        for place in idle:
+            # A shorthand for both heads is still checked against the other one.
+            self.accepted |= {id(entry) for entry in self.options[place].values() if entry.key.startswith(place)}
+        parts = {slot: self._part(slot) for slot in SLOTS if slot not in idle}
+        losses = {head: self._loss(head, parts.get(f"reduction.{head}")) for head in heads}
+        self._report_unknown()
+        if self.problems:
+            if self.made_with.startswith(MADE_WITH) and not self.registry.files:
+                hint = "a recipe loads no code: say plugin=FILE again"
+                self.problems.append(Problem("recipe", self.made_with, hint))
+            kind = PluginError if self.plugin_at_fault else ConfigError
+            raise kind(*dict.fromkeys(self.problems))
+        return Config(settings, self.recipe, self.registry, parts, losses, self._sources())
+
+    def _read(self, overrides: Sequence[str]) -> list[Entry]:
+        entries = []
+        for text in overrides:
+            key, equals, value = text.partition("=")
+            key = key.strip()
+            if equals and key:
+                entries.append(Entry(key, value, "override", key))
+                continue
+            hint = f"did you mean recipe={text}?" if text in self.registry.names("recipe") else "such as epochs=20"
+            self.problems.append(Problem(text, "an override is KEY=VALUE", hint))
+        return entries
+
+    def _load_file(self, entry: Entry) -> None:
+        try:
+            self.registry = self.registry.with_file(str(entry.value))
+        except XmclabError as error:
+            self._note(error, entry)
+
+    def _recipe_layers(self, entry: Entry) -> list[list[Entry]]:
+        name = str(entry.value)
+        self.recipe = Path(name).stem if is_file_name(name) else name
+        self.made_with = summary(Path(name)) if is_file_name(name) else ""
+        try:
+            return recipe_layers(name, self.registry)
+        except XmclabError as error:
+            self._note(error, entry)
+        # Go on with the recipe that was probably meant, so that one message tells everything that is wrong.
+        meant = closest(name, self.registry.names("recipe"))
+        try:
+            return recipe_layers(meant, self.registry) if meant else []
+        except XmclabError:
+            return []
+        finally:
+            self.recipe_missing = not meant
+
+    def _command_line_only(self, entry: Entry) -> bool:
+        if entry.key not in ("plugin", "recipe"):
+            return False
+        hint = (
+            "a recipe builds on another by `base:`" if entry.key == "recipe" else "say plugin=FILE on the command line"
+        )
+        self.problems.append(Problem(entry.where, "cannot be set in a recipe", hint))
+        return True
+
+    def _apply(self, layer: Sequence[Entry]) -> None:
+        """Put a layer on top of what is set: choices first, since they decide which options of lower layers stay."""
+        addressed = [(entry, addresses(entry.key)) for entry in layer]
+        for entry, places in addressed:
+            for place, option in places:
+                if not option:
+                    self._choose(place, entry)
+        for entry, places in addressed:
+            for place, option in places:
+                if option:
+                    self.options[place][option] = entry
+            if not places:
+                self._set(entry)
+
+    def _choose(self, place: str, entry: Entry) -> None:
+        before = self._choice(place)
+        self.choices[place] = entry
+        if self._choice(place) != before and not _waits(place, before):
+            keeps = SLOTS[place].keeps if place in SLOTS else ()
+            self.options[place] = {name: option for name, option in self.options[place].items() if name in keeps}
+
+    def _choice(self, place: str) -> str:
+        entry = self.choices.get(place)
+        if entry is None:
+            return CHOICES[place]
+        return NONE if entry.value is None else str(entry.value)
+
+    def _set(self, entry: Entry) -> None:
+        key = DATA_SOURCE if entry.key == DATA else entry.key
+        if key in setting_options():
+            self.settings[key] = entry
+        else:
+            self.unknown.append(entry)
+
+    def _settings(self) -> Settings:
+        tree: dict[str, Any] = {}
+        for key, entry in self.settings.items():
+            group, _, name = key.rpartition(".")
+            try:
+                (tree.setdefault(group, {}) if group else tree)[name] = setting_options()[key].convert(entry.value)
+            except ValueError as error:
+                self.problems.append(Problem(entry.where, str(error), setting_options()[key].help))
+        defaults = Settings()
+        groups = {name: value for name, value in tree.items() if isinstance(value, dict)}
+        nested = {name: dataclasses.replace(getattr(defaults, name), **values) for name, values in groups.items()}
+        return dataclasses.replace(defaults, **(tree | nested))
+
+    def _part(self, slot: str) -> ChosenPart | None:
+        choice = self._choice(slot)
+        if choice == NONE and SLOTS[slot].optional:
+            self.rejected += self.options[slot].values()
+            return None
+        if _waits(slot, choice):
+            return self._waiting_part(slot)
+        if choice == ALL == SLOTS[slot].default:
+            names = self.registry.names(SLOTS[slot].kind)
+        else:
+            names = [name.strip() for name in choice.split(SEVERAL)] if SLOTS[slot].several else [choice]
+        if not names:
+            self.rejected += self.options[slot].values()
+        found = [part for name in dict.fromkeys(names) if (part := self._one_part(slot, name))]
+        return dataclasses.replace(found[0], others=tuple(found[1:])) if found else None
+
+    def _one_part(self, slot: str, name: str) -> ChosenPart | None:
+        found = self._find(slot, name)
+        if found is None:
+            # Nobody knows the options of an unknown part.
+            self.accepted |= {id(entry) for entry in self.options[slot].values()}
+            return None
+        name, cls = found
+        keys = {option: option for option in options_of(cls)}
+        if SLOTS[slot].several:
+            keys |= {f"{name}.{option}": option for option in keys}  # these come last and win
+        entries = self._sort_out(slot, keys, self._explicit(slot))
+        values, problems = _read_entries(slot, cls, {keys[key]: entries[key] for key in keys if key in entries})
+        self.problems += problems
+        if not problems:
+            try:
+                construct(cls, values, slot)
+            except XmclabError as error:
+                self._note(error, self.choices.get(slot), slot)
+        return ChosenPart(name, cls, values)
+
+    def _waiting_part(self, slot: str) -> ChosenPart:
+        """The place of a part that is found later; what was set must suit at least one part of the kind."""
+        kind = SLOTS[slot].kind
+        given = self.options[slot]
+        options = self._options_of_all(kind) if given else {}
+        for name, entry in self._sort_out(slot, options, self._explicit(slot)).items():
+            try:
+                _convert_by_any(options[name], entry.value)
+            except ValueError as error:
+                self.problems.append(Problem(entry.where, str(error), options[name][0].help))
+        values = {name: entry.value for name, entry in given.items()}
+        return ChosenPart(AUTO, interface(kind), values, pending=dict(given))
+
+    def _options_of_all(self, kind: str) -> dict[str, list[Option]]:
+        """The options that the parts of a kind have, by name."""
+        options: dict[str, list[Option]] = {}
+        for name in self.registry.names(kind):
+            with contextlib.suppress(PluginError):  # it is at fault when it is used
+                for option in options_of(self.registry.get(kind, name)).values():
+                    options.setdefault(option.name, []).append(option)
+        return options
+
+    def _find(self, slot: str, name: str) -> tuple[str, type[Any]] | None:
+        """The part for a slot; the one that was probably meant, if there is none of this name."""
+        kind = SLOTS[slot].kind
+        try:
+            return name, self.registry.get(kind, name)
+        except XmclabError as error:
+            self._note(error, self.choices.get(slot), slot)
+        meant = closest(name, self.registry.names(kind))
+        try:
+            return (meant, self.registry.get(kind, meant)) if meant else None
+        except XmclabError:
+            return None
+
+    def _explicit(self, place: str) -> bool:
+        """Whether the choice of a place is certain, which it is not when the recipe is missing."""
+        return not self.recipe_missing or place in self.choices
+
+    def _sort_out(self, place: str, options: Iterable[str], certain: bool) -> dict[str, Entry]:
+        """The options set for a place that it has; the others are rejected, unless it may not be what was meant."""
+        options = set(options)
+        self.known |= {f"{place}.{option}" for option in options if place not in SLOTS or "." not in option}
+        known = {option: entry for option, entry in self.options[place].items() if option in options}
+        self.rejected += [entry for option, entry in self.options[place].items() if option not in options and certain]
+        self.accepted |= {id(entry) for entry in known.values()}
+        return known
+
+    def _loss(self, head: str, reduction: ChosenPart | None) -> ChosenLoss:
+        from xmclab.host.compose import check_terms
+
+        place = f"loss.{head}"
+        entry = self.choices.get(place)
+        where = entry.where if entry else place
+        expression = self._choice(place)
+        try:
+            terms = parse_expression(expression, where)
+        except ConfigError as error:
+            self.problems += error.problems
+            self.accepted |= {id(entry) for entry in self.options[place].values()}
+            return ChosenLoss(expression, (), {})
+        terms, dotted = self._dotted(place, terms)
+        # With a reduction that has problems of its own, the terms are checked under the default one.
+        name = reduction.name if reduction else SLOTS[f"reduction.{head}"].default
+        try:
+            self.problems += check_terms(terms, name, self.registry.get, where=where)
+        except PluginError as error:
+            self._note(error, entry, place)
+        return ChosenLoss(expression, tuple(terms), dotted)
+
+    def _dotted(self, place: str, terms: Sequence[TermSpec]) -> tuple[list[TermSpec], dict[str, Any]]:
+        """The terms with the options that were set by keys such as `loss.clf.bce.weight`."""
+        options: dict[str, Option] = {}
+        for term in terms:
+            try:
+                of_loss = options_of(self.registry.get("loss", term.name))
+            except XmclabError:
+                # The check of the terms reports it; whatever was set for the term is not a problem of its own.
+                of_loss = {}
+                theirs = [entry for option, entry in self.options[place].items() if below(option, term.name)]
+                self.accepted |= {id(entry) for entry in theirs}
+            options |= {f"{term.name}.{name}": option for name, option in {**of_loss, "weight": WEIGHT}.items()}
+        values: dict[str, Any] = {}
+        for key, entry in self._sort_out(place, options, self._explicit(place)).items():
+            try:
+                values[key] = options[key].convert(entry.value)
+            except ValueError as error:
+                self.problems.append(Problem(entry.where, str(error), options[key].help))
+        return [_with_options(term, values) for term in terms], {k: options[k].dump(v) for k, v in values.items()}
+
+    def _report_unknown(self) -> None:
+        unknown = [*self.unknown, *(entry for entry in self.rejected if id(entry) not in self.accepted)]
+        if unknown:
+            waiting = [slot for slot in SLOTS if _waits(slot, self._choice(slot))]
+            self.known |= {f"{slot}.{name}" for slot in waiting for name in self._options_of_all(SLOTS[slot].kind)}
+        for entry in unknown:
+            places = [place for place, _ in addresses(entry.key)]
+            empty = [
+                place for place in places if place in SLOTS and self._choice(place) == NONE and SLOTS[place].optional
+            ]
+            if empty:
+                self.problems.append(Problem(entry.where, f"{empty[0]} is none and has no options"))
+            else:
+                hint = self._absent_loss(entry.key) or _suggest(entry.key, self.known)
+                self.problems.append(Problem(entry.where, "unknown key", hint))
+
+    def _absent_loss(self, key: str) -> str:
+        """That a key sets an option of a loss that no expression it means has a term of, if so."""
+        named = [
+            (place, name)
+            for place, option in addresses(key)
+            for name in (self.registry.names("loss") if place not in SLOTS else ())
+            if below(option, name)
+        ]
+        if not named or any(below(known, f"{place}.{name}") for known in self.known for place, name in named):
+            return ""
+        return f"no term {named[0][1]!r} in {' or '.join(f'{place}={self._choice(place)}' for place, _ in named)}"
+
+    def _note(self, error: XmclabError, entry: Entry | None, place: str = "") -> None:
+        where = entry.where if entry else place
+        self.problems += [Problem(problem.where or where, problem.message, problem.hint) for problem in error.problems]
+        self.plugin_at_fault |= isinstance(error, PluginError)
+
+    def _sources(self) -> dict[str, str]:
+        options = {f"{place}.{name}": entry for place, given in self.options.items() for name, entry in given.items()}
+        return {key: entry.source for key, entry in (self.settings | self.choices | options).items()}
+
+
+def _waits(place: str, choice: str) -> bool:
+    """Whether this choice leaves a place open until the data is known."""
+    return choice == AUTO and place in SLOTS and SLOTS[place].default == AUTO
+
+
+def _read_entries(slot: str, cls: type[Any], given: Mapping[str, Entry]) -> tuple[dict[str, Any], list[Problem]]:
+    """All options of a part, converted, and everything wrong with those given."""
+    return read_options(
+        cls,
+        {option: entry.value for option, entry in given.items()},
+        lambda option: given[option].where if option in given else f"{slot}.{option}",
+    )
+
+
+def _convert_by_any(options: Sequence[Option], value: Any) -> None:
+    """Raise the `ValueError` of the first option if none of them can be set to a value."""
+    errors = []
+    for option in options:
+        try:
+            option.convert(value)
+        except ValueError as error:
+            errors.append(error)
+    if len(errors) == len(options):
+        raise errors[0]
+
+
+def _with_options(term: TermSpec, values: Mapping[str, Any]) -> TermSpec:
+    mine = {option: value for key, value in values.items() if (option := below(key, term.name))}
+    weight = mine.pop("weight", term.weight)
+    return dataclasses.replace(term, weight=weight, options={**term.options, **mine})
+
+
+def _suggest(key: str, known: Iterable[str]) -> str:
+    """The key that was probably meant: its last word elsewhere, a close neighbour, or anything that is close."""
+    prefix, _, word = key.rpartition(".")
+    known = sorted(known)
+    last = {other: other.rpartition(".")[2] for other in known}
+    exact = [other for other in known if last[other] == word]
+    if 0 < len(exact) <= 4:
+        return "did you mean " + " or ".join(map(repr, exact)) + "?"
+    neighbours = [other for other in known if other.rpartition(".")[0] == prefix]
+    for candidates, cutoff in ((neighbours, 0.6), (known, 0.75)):
+        close = closest(word, [last[other] for other in candidates], cutoff)
+        if close is not None:
+            return f"did you mean {next(other for other in candidates if last[other] == close)!r}?"
+    if neighbours:
+        return "known: " + ", ".join(neighbours)
+    close = closest(key, known)
+    if close is not None:
+        return f"did you mean {close!r}?"
+    return "known: " + ", ".join(sorted({other.partition(".")[0] for other in known}))
