@@ -31,7 +31,7 @@ bench-speed: install  ## every speed goal beside its alternatives: benchmarks/sp
 MILLION := runs/million-data
 
 bench-million: install  ## a run with a million labels from end to end: benchmarks/speed/million.json
-	test -d $(MILLION) || $(BIN)/xmclab data make-synthetic $(MILLION) --train 500000 --test 10000 --labels 1000000
+	test -d $(MILLION) || $(BIN)/xmclab synthetic $(MILLION) --train 500000 --test 10000 --labels 1000000
 	$(BIN)/xmclab run recipe=unidec data=$(MILLION) epochs=2 refresh_every=1 encoder.dim=64 head.de.dim=64 \
 		head.clf.dim=64 baseline=none profile=true --json > benchmarks/speed/million.json
 

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from xmclab.data.synthetic import Recipe, make_synthetic
+from xmclab_bench.synthetic import Recipe, make_synthetic
 
 LABELS = 100_000
 TEST_SHARE = 0.05

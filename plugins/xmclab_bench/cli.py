@@ -1,4 +1,4 @@
-"""`xmclab bench` and `xmclab report`: comparisons, run or only shown."""
+"""`xmclab bench` and `xmclab report`: comparisons, run or only shown. `xmclab synthetic`: data of any size."""
 
 from __future__ import annotations
 
@@ -130,3 +130,28 @@ def _show(document: Document, page: Path, as_json: bool) -> None:
     else:
         print_document(wide_console(), document)
         print(f"report: {page}")
+
+
+def synthetic(
+    out: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write, new or empty.", show_default=False)],
+    train: Annotated[int, typer.Option(min=1, help="Training queries.")] = 10_000,
+    test: Annotated[int, typer.Option(min=1, help="Test queries.")] = 1_000,
+    labels: Annotated[int, typer.Option(min=1, help="Labels.")] = 1_000,
+    topics: Annotated[int, typer.Option(min=0, help="Groups of labels; 0: about the root of the labels.")] = 0,
+    labels_per_query: Annotated[float, typer.Option(min=1.0, max=8.0, help="On average, before duplicates.")] = 3.0,
+    words: Annotated[int, typer.Option(min=1, help="Words per query.")] = 8,
+    exponent: Annotated[float, typer.Option(min=0.0, max=5.0, help="Exponent of the label frequencies (Zipf).")] = 1.0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Make up a data set of any size: xmclab synthetic big --train 2000000 --labels 500000"""
+    from xmclab.system.files import new_folder
+    from xmclab_bench.synthetic import Recipe, make_synthetic
+
+    with new_folder(out) as folder:
+        make_synthetic(folder, Recipe(train, test, labels, topics, labels_per_query, words, exponent, seed))
+    sizes = {"training_queries": train, "test_queries": test, "labels": labels}
+    if as_json:
+        print_json({"out": str(out), "sizes": sizes})
+    else:
+        print(f"{out}: {train} training queries, {test} test queries, {labels} labels")

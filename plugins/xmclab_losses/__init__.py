@@ -1,6 +1,6 @@
 """The losses, a file each under the name of its config word: `loss.clf=ds+bce` adds `ds.py` and `bce.py`."""
 
-from xmclab.host.hookspecs import PartRef, hookimpl, part
+from xmclab import PartRef, hookimpl, part
 
 
 @hookimpl

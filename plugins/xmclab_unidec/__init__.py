@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xmclab.host.hookspecs import hookimpl
+from xmclab import hookimpl
 
 
 @hookimpl

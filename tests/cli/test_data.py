@@ -177,11 +177,3 @@ def test_a_split_needs_both_sides(call: Any, tmp_path: Path, share: str) -> None
     assert (code, out) == (2, "")
     assert f"{share} is not above 0 and below 1" in err
     assert not (tmp_path / "new").exists()
-
-
-def test_make_synthetic(call: Any, tmp_path: Path) -> None:
-    code, out, err = call("make-synthetic", tmp_path / "big", "--train", "50", "--test", "5", "--labels", "9")
-    assert (code, err) == (0, "")
-    assert out == f"{tmp_path / 'big'}: 50 training queries, 5 test queries, 9 labels\n"
-    assert call("check", tmp_path / "big")[0] == 0
-    assert call("make-synthetic", tmp_path / "x", "--train", "0")[0] == 2

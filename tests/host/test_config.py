@@ -343,7 +343,7 @@ def test_all_installed_baselines_are_named_in_the_config(registry: Registry, mor
 
 
 def test_without_baselines_there_are_none() -> None:
-    bare = load_registry({"XMCLAB_PLUGINS": "ds,bce"})
+    bare = load_registry({"XMCLAB_PLUGINS": "losses"})
     assert resolve([], bare).to_dict()["baseline"] == {"name": "none"}
     with pytest.raises(ConfigError, match=r"baseline\.neighbours: unknown key"):
         resolve(["baseline.neighbours=3"], bare)

@@ -145,29 +145,6 @@ def split(
     _print_written(out, _split_sizes(data), as_json)
 
 
-@app.command()
-def make_synthetic(
-    out: Out,
-    train: Annotated[int, typer.Option(min=1, help="Training queries.")] = 10_000,
-    test: Annotated[int, typer.Option(min=1, help="Test queries.")] = 1_000,
-    labels: Annotated[int, typer.Option(min=1, help="Labels.")] = 1_000,
-    topics: Annotated[int, typer.Option(min=0, help="Groups of labels; 0: about the root of the labels.")] = 0,
-    labels_per_query: Annotated[float, typer.Option(min=1.0, max=8.0, help="On average, before duplicates.")] = 3.0,
-    words: Annotated[int, typer.Option(min=1, help="Words of a query.")] = 8,
-    exponent: Annotated[float, typer.Option(min=0.0, max=5.0, help="Of the Zipf law of label frequencies.")] = 1.0,
-    seed: Seed = 0,
-    as_json: Json = False,
-) -> None:
-    """Make up a data set of any size: xmclab data make-synthetic big --train 2000000 --labels 500000"""
-    from xmclab.data.synthetic import Recipe, make_synthetic
-    from xmclab.system.files import new_folder
-
-    recipe = Recipe(train, test, labels, topics, labels_per_query, words, exponent, seed)
-    with new_folder(out) as folder:
-        make_synthetic(folder, recipe)
-    _print_written(out, {"training_queries": train, "test_queries": test, "labels": labels}, as_json)
-
-
 def _config(source: str, overrides: list[str] | None) -> Config:
     """What can be set about the data, with the keys that `run` takes."""
     from xmclab.host.registry import default_registry

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from xmclab.api import Dataset
-from xmclab.data import open_dataset, synthetic
-from xmclab.data.synthetic import LabelDraw, Recipe, make_synthetic
+from xmclab.data import open_dataset
 from xmclab.host.registry import default_registry
+from xmclab_bench import synthetic
+from xmclab_bench.synthetic import LabelDraw, Recipe, make_synthetic
 
 SMALL = Recipe(train=300, test=40, labels=60, topics=6, labels_per_query=2.5, words=7, exponent=1.0, seed=0)
 
@@ -84,3 +86,11 @@ def test_memory_does_not_grow_with_the_number_of_queries(tmp_path: Path, monkeyp
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[2] < 1.5 * peaks[1]
+
+
+def test_the_command(call: Any, tmp_path: Path) -> None:
+    code, out, err = call("synthetic", tmp_path / "big", "--train", "50", "--test", "5", "--labels", "9")
+    assert (code, err) == (0, "")
+    assert out == f"{tmp_path / 'big'}: 50 training queries, 5 test queries, 9 labels\n"
+    assert call("data", "check", tmp_path / "big")[0] == 0
+    assert call("synthetic", tmp_path / "x", "--train", "0")[0] == 2

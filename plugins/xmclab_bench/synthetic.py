@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from xmclab.data.write import text_file
-from xmclab.keys import Keys
+from xmclab.api import Keys
 
 CHUNK = 8_192  # queries made at once; every chunk has draws of its own
 SYLLABLES = [consonant + vowel for consonant in "bdfghklmnprstvwz" for vowel in "aeiou"]
@@ -47,12 +47,12 @@ class Recipe:
 def make_synthetic(folder: Path, recipe: Recipe) -> None:
     """Write label-feature JSON, chunk by chunk."""
     words, draw = _Words(recipe), LabelDraw(recipe)
-    with text_file(folder / "lbl.json") as stream:
+    with _text_file(folder / "lbl.json") as stream:
         for start in range(0, recipe.labels, CHUNK):
             texts = words.texts(words.of_labels(np.arange(start, min(start + CHUNK, recipe.labels))))
             stream.writelines(f'{{"uid": "l{row}", "title": "{text}"}}\n' for row, text in enumerate(texts, start))
     for name, letter, number in (("trn", "q", recipe.train), ("tst", "t", recipe.test)):
-        with text_file(folder / f"{name}.json") as stream:
+        with _text_file(folder / f"{name}.json") as stream:
             for start in range(0, number, CHUNK):
                 rng = Keys(recipe.seed).rng(f"synthetic {name}", start)
                 labels_BM, numbers_B = draw(min(CHUNK, number - start), rng)
@@ -62,6 +62,10 @@ def make_synthetic(folder: Path, recipe: Recipe) -> None:
                     f'{{"uid": "{letter}{row}", "title": "{text}", "target_ind": {labels[:size]}}}\n'
                     for row, (text, labels, size) in enumerate(rows, start)
                 )
+
+
+def _text_file(path: Path) -> TextIO:
+    return path.open("w", encoding="utf-8", newline="\n")
 
 
 class LabelDraw:
