@@ -79,7 +79,7 @@ def test_no_room_imports_one_above_or_beside_it() -> None:
     ("module", "code", "edge"),
     [
         ("training.loop", "from xmclab.runs.display import Display", "training.loop:1: training -> runs (up)"),
-        ("data.stats", "def f():\n    from xmclab.plan.csr import contains", "data.stats:2: data -> plan (sideways)"),
+        ("data.tokens", "def f():\n    from xmclab.plan.csr import contains", "data.tokens:2: data -> plan (sideways)"),
         ("plan.pool", "import xmclab.model.device", ""),
         ("cli.run", "from xmclab import __version__", ""),
     ],

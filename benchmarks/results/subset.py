@@ -15,8 +15,8 @@ import scipy.sparse as sp
 
 from xmclab.api import Dataset, Split
 from xmclab.data import open_dataset
-from xmclab.data.write import NO_CONTENTS, write_raw_text
 from xmclab.host.registry import default_registry
+from xmclab_datatools.write import NO_CONTENTS, write_raw_text
 
 LANGUAGES = ("r-", "ruby-")
 

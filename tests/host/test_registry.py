@@ -151,7 +151,7 @@ def test_xmclab_commands_supplies_commands_by_name(install: Install) -> None:
     install(commands(lazy, "xmclab.command('noun', not_a_command, help='None.')"))
     registry = load()
     assert registry.problems == []
-    ours = {"bench", "report", "check", "new"}
+    ours = {"bench", "report", "synthetic", "check", "new", "data"}
     assert {name: text for name, text in registry.commands().items() if name not in ours} == {
         "greet": "Say hello.",
         "later": "Later.",

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from xmclab import __version__
-from xmclab.cli import data, export, predict, score
+from xmclab.cli import export, predict, score
 from xmclab.cli.commands import Commands
 from xmclab.cli.common import Json, print_files, print_json, registry_with, without_plugins
 from xmclab.errors import XmclabError
@@ -35,8 +35,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-app.add_typer(data.app, name="data")
 
 
 def main() -> None:

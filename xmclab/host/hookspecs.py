@@ -32,7 +32,7 @@ KINDS = (
     "baseline",
 )
 # The built-in commands, whose names no plugin may take.
-COMMANDS = ("run", "predict", "eval", "score", "export", "parts", "recipes", "data")
+COMMANDS = ("run", "predict", "eval", "score", "export", "parts", "recipes")
 
 
 @dataclass(frozen=True)

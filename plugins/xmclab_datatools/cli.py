@@ -17,12 +17,12 @@ from xmclab.system import messages
 
 if TYPE_CHECKING:
     from xmclab.api import Dataset
-    from xmclab.data.write import Contents
-    from xmclab.host.config import Config
+    from xmclab.host import Config
+    from xmclab_datatools.write import Contents
 
 # The commands import what they need when they run: help answers without torch.
 app = typer.Typer(
-    help="Check, describe, convert, split and make data sets.",
+    help="Check, describe, convert and split data sets.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -40,9 +40,9 @@ Seed = Annotated[int, typer.Option(min=0, help="Of every random draw.")]
 @app.command()
 def check(source: Source, overrides: Overrides = None, as_json: Json = False) -> None:
     """Validate everything and report all problems: xmclab data check my.csv"""
-    from xmclab.cli import show_data
-    from xmclab.data.stats import remarks, statistics
     from xmclab.errors import DataError
+    from xmclab_datatools import show
+    from xmclab_datatools.stats import remarks, statistics
 
     config = _config(source, overrides)
     found: dict[str, Any] = {"data": source, "reader": "", "ok": False, "problems": [], "warnings": [], "notes": []}
@@ -58,7 +58,7 @@ def check(source: Source, overrides: Overrides = None, as_json: Json = False) ->
         if as_json:
             print_json(found)
         raise
-    print_json(found) if as_json else show_data.print_check(found)
+    print_json(found) if as_json else show.print_check(found)
 
 
 @app.command()
@@ -71,8 +71,8 @@ def stats(
     ] = None,
 ) -> None:
     """Describe a data set: sizes, frequencies, words: xmclab data stats debian"""
-    from xmclab.cli import show_data
-    from xmclab.data import stats as numbers
+    from xmclab_datatools import show
+    from xmclab_datatools import stats as numbers
 
     data = _open(_config(source, overrides))[1]
     found = numbers.statistics(data)
@@ -80,7 +80,7 @@ def stats(
         with _writing(plot):
             numbers.plot(data, plot)
         note(f"{plot}: the frequency curve of the labels")
-    print_json(found) if as_json else show_data.print_statistics(found)
+    print_json(found) if as_json else show.print_statistics(found)
 
 
 class Layout(enum.StrEnum):
@@ -103,8 +103,8 @@ def convert(
 ) -> None:
     """Write a data set in another layout: xmclab data convert my.csv my-set --to lf_json"""
     from xmclab.data import with_reader
-    from xmclab.data.write import HOLD_CONTENTS, NO_CONTENTS, WRITERS
     from xmclab.system.files import new_folder
+    from xmclab_datatools.write import HOLD_CONTENTS, NO_CONTENTS, WRITERS
 
     config = with_reader(_config(source, overrides))
     if config.make("reader").text == "title+content" and to not in HOLD_CONTENTS:
@@ -135,9 +135,9 @@ def split(
 ) -> None:
     """Cut all queries anew into training and test, with filter files: xmclab data split my.csv my-set --seed 1"""
     from xmclab.data import with_reader
-    from xmclab.data.resplit import resplit
-    from xmclab.data.write import write_lf_json
     from xmclab.system.files import new_folder
+    from xmclab_datatools.resplit import resplit
+    from xmclab_datatools.write import write_lf_json
 
     data, contents = resplit(*_open_with_contents(with_reader(_config(source, overrides))), test_share, seed)
     with new_folder(out) as folder:
@@ -147,8 +147,7 @@ def split(
 
 def _config(source: str, overrides: list[str] | None) -> Config:
     """What can be set about the data, with the keys that `run` takes."""
-    from xmclab.host.registry import default_registry
-    from xmclab.host.resolver import resolve
+    from xmclab.host import default_registry, resolve
 
     return resolve(["baseline=none", *(overrides or []), f"data={source}"], default_registry())
 
@@ -164,7 +163,7 @@ def _open(config: Config) -> tuple[str, Dataset]:
 
 def _open_with_contents(config: Config) -> tuple[Dataset, Contents]:
     """The data set by its titles, and what else is in its texts; the reader is known by now."""
-    from xmclab.data.write import with_contents
+    from xmclab_datatools.write import with_contents
 
     def read(text: Literal["title", "title+content"]) -> Dataset:
         # The same warnings are not given twice.
@@ -179,9 +178,9 @@ def _split_sizes(data: Dataset) -> dict[str, int]:
 
 
 def _print_written(out: Path, sizes: dict[str, int], as_json: bool) -> None:
-    from xmclab.cli import show_data
+    from xmclab_datatools import show
 
-    print_json({"out": str(out), "sizes": sizes}) if as_json else show_data.print_written(out, sizes)
+    print_json({"out": str(out), "sizes": sizes}) if as_json else show.print_written(out, sizes)
 
 
 def _sizes(stats: dict[str, Any]) -> dict[str, int]:

@@ -10,10 +10,10 @@ import scipy.sparse as sp
 
 from xmclab.api import Dataset, Split
 from xmclab.data import open_dataset
-from xmclab.data.resplit import reciprocal, resplit, same_text
-from xmclab.data.write import Contents
 from xmclab.errors import DataError
 from xmclab.host.registry import default_registry
+from xmclab_datatools.resplit import reciprocal, resplit, same_text
+from xmclab_datatools.write import Contents
 
 
 def items(seed: int, number: int = 40) -> tuple[Dataset, Contents]:

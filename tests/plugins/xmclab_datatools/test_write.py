@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from xmclab.api import Dataset, Split
 from xmclab.data import open_dataset
 from xmclab.data.readers.columns import content_of, join
-from xmclab.data.write import WRITERS, Contents, with_contents
 from xmclab.errors import DataError, StorageError
 from xmclab.host.registry import default_registry
 from xmclab.system.files import new_folder
+from xmclab_datatools.write import WRITERS, Contents, with_contents
 
 
 def read_all(path: Path) -> tuple[Dataset, Contents]:

@@ -11,9 +11,9 @@ import scipy.sparse as sp
 
 from xmclab.api import Dataset, Split
 from xmclab.data import open_dataset
-from xmclab.data.stats import plot, remarks, statistics, zipf_exponent
 from xmclab.errors import ConfigError, PluginError
 from xmclab.host.registry import default_registry
+from xmclab_datatools.stats import plot, remarks, statistics, zipf_exponent
 
 
 def small() -> Dataset:

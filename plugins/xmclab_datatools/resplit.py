@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from xmclab.api import Dataset
 from xmclab.data.holdout import add_filter, key_of, rows_of, take
-from xmclab.data.write import Contents, pooled
+from xmclab_datatools.write import Contents, pooled
 
 
 def resplit(dataset: Dataset, contents: Contents, share: float, seed: int) -> tuple[Dataset, Contents]:
