@@ -131,6 +131,20 @@ def label_rows(subject: Subject, example: Rows) -> None:
 
 
 @LAWS.law(
+    says="with label_rows, the vector of a label is of_rows() of its row",
+    fix="let labels() return self.of_rows(table(labels_P)), and of_rows() see nothing but the rows",
+    examples=rows(),
+    needs=["label_rows"],
+)
+def table(subject: Subject, example: Rows) -> None:
+    head = subject.once(built)
+    if head.label_rows is not None:
+        with torch.no_grad():
+            found = head.of_rows(head.label_rows(torch.tensor(example.labels)))
+        check_close(found, labels(subject, example.labels), "of_rows() of the rows of these labels", **NEAR)
+
+
+@LAWS.law(
     says="the gradient of scores reaches every parameter that wants one, and is not all zeros (but of a bias)",
     fix="delete parameters that no score depends on, or switch them off with requires_grad_(False); no detach()",
     needs=["shape"],

@@ -248,6 +248,19 @@ class _Logistic(BinaryLoss):
 
 
 @LAWS.law(
+    says="cell_weight(), where given, is the weight of every cell divided by the normaliser",
+    fix="return 1 / cells for a mean over the cells and 1 for a sum; delete it if cells weigh differently",
+    examples=targets(),
+    needs=["allowed"],
+)
+def cell_weight(subject: Subject, example: Targets) -> None:
+    if subject.part.weighs_cells_alike:
+        w_QP = weights(subject.part, example.y_QP)
+        alike_QP = torch.full_like(w_QP, subject.part.cell_weight(w_QP.numel()))
+        check_close(alike_QP, w_QP / subject.part.normaliser(w_QP), "cell_weight() in every cell", rtol=1e-7, atol=1e-9)
+
+
+@LAWS.law(
     says="it can be named around a loss in an expression, and its value and gradient are finite",
     fix="name it with letters, digits and underscores; see that normaliser() takes the weights it made",
     examples=targets(),

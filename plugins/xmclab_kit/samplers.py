@@ -150,16 +150,18 @@ def pure(subject: Subject, asked: Epoch) -> None:
 
 
 @LAWS.law(
-    says="rows_N and the vectors of the view are left as they were",
+    says="rows_N, targets_NL and the vectors of the view are left as they were",
     fix="use rng.permutation(rows_N), which copies, in place of rng.shuffle; write into no array that is handed in",
     examples=epochs(),
     needs=["shape"],
 )
 def unchanged(subject: Subject, asked: Epoch) -> None:
-    rows_N, view, before = asked.rows_N.copy(), asked.view, asked.view
-    subject.make(batch_size=asked.batch_size).plan(rows_N, asked.targets_NL, asked.epoch, view, Keys(asked.seed))
+    rows_N, targets_NL, view, before = asked.rows_N.copy(), asked.targets_NL, asked.view, asked.view
+    subject.make(batch_size=asked.batch_size).plan(rows_N, targets_NL, asked.epoch, view, Keys(asked.seed))
     if not np.array_equal(rows_N, asked.rows_N):
         raise Broken("plan() wrote into rows_N: " + named(afterwards=rows_N))
+    if not np.array_equal(targets_NL.toarray(), asked.targets_NL.toarray()):
+        raise Broken("plan() wrote into targets_NL")
     for name in ("queries_ND", "labels_LD") if view and before else ():
         if not np.array_equal(getattr(view, name), getattr(before, name)):
             raise Broken(f"plan() wrote into view.{name}")

@@ -32,6 +32,17 @@ class Term:
     loss: Loss
     reduction: Reduction
 
+    @property
+    def applied(self) -> Reduction:
+        """The reduction of its pairs: a binary loss under a multi-class reduction is the mean over all cells."""
+        binary_alone = self.loss.kind == "binary" and self.reduction.accepts != "binary"
+        return Ova() if binary_alone else self.reduction
+
+    def is_closed(self, label_weights: bool) -> bool:
+        """Whether the closed form applies: that of a binary loss takes cells of equal weight only."""
+        alike = self.applied.weighs_cells_alike and not label_weights
+        return self.loss.has_closed_form and (self.loss.kind == "multiclass" or alike)
+
 
 @dataclass(frozen=True)
 class TermValue:
@@ -191,14 +202,12 @@ class TermSum:
 
     @property
     def reduction(self) -> Reduction:
-        binary_alone = self.term.loss.kind == "binary" and self.term.reduction.accepts != "binary"
-        return Ova() if binary_alone else self.term.reduction
+        return self.term.applied
 
     @property
     def closed(self) -> bool:
-        """Whether the closed form applies: that of a binary loss takes cells of equal weight only."""
-        alike = self.reduction.weighs_cells_alike and self.label_weight_P is None
-        return self.term.loss.has_closed_form and (self.term.loss.kind == "multiclass" or alike)
+        """Whether it is summed in closed form, or else by autograd."""
+        return self.term.is_closed(self.label_weight_P is not None)
 
     def _anchored(self, s_QP: Tensor) -> Tensor:
         """The scores with anchors as rows."""

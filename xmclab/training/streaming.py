@@ -41,9 +41,7 @@ def streams_all_labels(head: Head, objective: Objective, weighted: bool) -> bool
 
 def can_stream(objective: Objective, has_label_weights: bool) -> bool:
     """Whether all terms can be summed over blocks of labels; the others need the matrix of scores."""
-    losses = [term.loss for term in objective.terms]
-    weighted_cells = has_label_weights and any(isinstance(loss, BinaryLoss) for loss in losses)
-    return all(loss.has_closed_form for loss in losses) and not weighted_cells
+    return all(term.is_closed(has_label_weights) for term in objective.terms)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch.nn.functional import dropout, normalize
 
 from xmclab import hookimpl, option, part
 from xmclab.api import Head
+from xmclab.model.heads.classifier import Classifier
 
 
 @dataclass(eq=False)
@@ -144,6 +145,15 @@ class MeansOfNone(Rows):
         self.rows.copy_(positives_LN @ self.linear(x_ND) / positives_LN.sum(dim=1, keepdim=True))
 
 
+@dataclass(eq=False)
+class OtherRows(Classifier):
+    def of_rows(self, rows_PD: Tensor) -> Tensor:
+        return 2 * super().of_rows(rows_PD)
+
+    def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
+        return super().of_rows(self.psi(labels_P))
+
+
 @hookimpl
 def xmclab_parts() -> list[object]:
     classes = {
@@ -155,6 +165,7 @@ def xmclab_parts() -> list[object]:
         "query_chunks__centred": CentredQueries,
         "label_rows__table": RowsByPlace,
         "label_rows__text": TextByPlace,
+        "table__other": OtherRows,
         "gradients__unused": UnusedLayer,
         "gradients__detached": DetachedRows,
         "gradients__zeros": NoSay,

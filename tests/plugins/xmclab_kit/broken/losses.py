@@ -195,6 +195,14 @@ class ForgetsHalf(BinaryLoss):
 
 
 @dataclass
+class NotSoftplus(BinaryLoss):
+    softplus_negatives = True
+
+    def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
+        return 2 * softplus(s_QP) - y_QP * s_QP
+
+
+@dataclass
 class OverwritesOdds(BinaryLoss):
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         return softplus(s_QP) - y_QP * s_QP
@@ -279,6 +287,7 @@ def xmclab_parts() -> list[object]:
         "absent__counted": CountsAbsent,
         "closed_form__slope": WrongSlope,
         "closed_form__negatives": ForgetsHalf,
+        "closed_form__not_softplus": NotSoftplus,
         "closed_form__odds": OverwritesOdds,
         "closed_form__pairs": UnweightedPairs,
         "memory__triplets": EveryTriplet,

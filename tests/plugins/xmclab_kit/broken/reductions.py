@@ -11,6 +11,7 @@ from torch import Tensor
 
 from xmclab import hookimpl, part
 from xmclab.api import Reduction
+from xmclab.objectives.reductions.ova import Ova
 
 
 @dataclass
@@ -108,6 +109,12 @@ class OverAllColumns(All):
         return y_QP / y_QP.shape[1]
 
 
+@dataclass
+class SumForMean(Ova):
+    def cell_weight(self, cells: int) -> float:
+        return 1.0
+
+
 @hookimpl
 def xmclab_parts() -> list[object]:
     classes = {
@@ -126,6 +133,7 @@ def xmclab_parts() -> list[object]:
         "sums__undeclared": Undeclared,
         "alone__batch": OverTheBatch,
         "columns__all": OverAllColumns,
+        "cell_weight__sum": SumForMean,
         "expression-dash": All,
     }
     return [part("reduction", name, cls) for name, cls in classes.items()]

@@ -113,6 +113,13 @@ class CentresTheView(Shuffled):
         return super().plan(rows_N, targets_NL, epoch, view, keys)
 
 
+@dataclass
+class ForgetsTargets(Shuffled):
+    def plan(self, rows_N: Rows, targets_NL: sp.csr_array, epoch: int, view: View | None, keys: Keys) -> list[Rows]:
+        targets_NL.data[:] = 0
+        return super().plan(rows_N, targets_NL, epoch, view, keys)
+
+
 @hookimpl
 def xmclab_parts() -> list[object]:
     classes = {
@@ -129,5 +136,6 @@ def xmclab_parts() -> list[object]:
         "pure__calls": CountsItsCalls,
         "unchanged__rows": ShufflesInPlace,
         "unchanged__view": CentresTheView,
+        "unchanged__targets": ForgetsTargets,
     }
     return [part("sampler", name, cls) for name, cls in classes.items()]

@@ -1,0 +1,161 @@
+"""The words of `api.py`: any part can say them and gets the fast road, unless it replaces what they speak of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from xmclab.api import BinaryLoss, Encoder, Head, Index, Reduction
+from xmclab.model.heads.classifier import Classifier
+from xmclab.model.heads.dual_encoder import DualEncoder
+from xmclab.model.tables import RowTable
+from xmclab.objectives.objective import Objective, Term
+from xmclab.objectives.reductions.ova import Ova
+from xmclab.objectives.softmax import sum_of_negatives
+from xmclab.objectives.truth import Truth
+from xmclab.plan.indexes.exact import Exact
+from xmclab.training.streaming import streams_all_labels
+from xmclab_losses.bce import BinaryCrossEntropy
+
+
+@dataclass
+class Thirds(Reduction):
+    """Every cell weighs a third."""
+
+    needs = "all"
+    accepts = "binary"
+
+    def weights(self, y_QP: Tensor) -> Tensor:
+        return torch.ones_like(y_QP)
+
+    def normaliser(self, w_QP: Tensor) -> Tensor:
+        return w_QP.new_full((), 3.0)
+
+    def cell_weight(self, cells: int) -> float:
+        return 1 / 3
+
+
+@dataclass
+class Uneven(Thirds):
+    """Replaces the weights and leaves `cell_weight` behind."""
+
+    def weights(self, y_QP: Tensor) -> Tensor:
+        return 1 + y_QP
+
+
+@dataclass
+class Soft(BinaryLoss):
+    softplus_negatives = True
+
+    def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
+        return softplus(s_QP) - y_QP * s_QP
+
+
+@dataclass
+class Other(Soft):
+    """Replaces the terms and leaves `softplus_negatives` behind."""
+
+    def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
+        return 2 * super().terms(s_QP, y_QP)
+
+
+@dataclass(eq=False)
+class Table(Head):
+    """A head of one's own, with a table of label rows."""
+
+    labels_from = "table"
+
+    lr: float = 0.1
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def build(self, width: int, num_labels: int) -> None:
+        self.own = RowTable(num_labels, width, lr=0.1)
+
+    @property
+    def label_rows(self) -> nn.Module:
+        return self.own
+
+    def of_rows(self, rows_PD: Tensor) -> Tensor:
+        return rows_PD
+
+    def queries(self, x_BD: Tensor) -> Tensor:
+        return x_BD
+
+    def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
+        return self.of_rows(self.own(labels_P))
+
+
+def objective(loss: BinaryLoss, reduction: Reduction) -> Objective:
+    return Objective([Term("mine", 1.0, loss, reduction)])
+
+
+def value_and_gradient(found: Objective) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    s_QP = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    value = found(s_QP, torch.rand(4, 6) < 0.3)
+    return value.detach(), torch.autograd.grad(value, s_QP)[0]
+
+
+def test_a_reduction_that_weighs_cells_alike_has_the_closed_form() -> None:
+    truth = Truth.of_matrix(torch.eye(3))
+    assert [part.closed for part in objective(Soft(), Thirds()).sums(truth, None, torch.float64)] == [True]
+    assert [part.closed for part in objective(Soft(), Uneven()).sums(truth, None, torch.float64)] == [False]
+    assert not Reduction.weighs_cells_alike.fget(Uneven())  # type: ignore[attr-defined]
+
+
+def test_the_closed_form_of_cells_is_what_autograd_finds() -> None:
+    for reduction in (Thirds(), Ova(), Ova(cells="sum")):
+        closed, slow = objective(Soft(), reduction), objective(BySlowTerms(), reduction)
+        torch.testing.assert_close(value_and_gradient(closed), value_and_gradient(slow))
+
+
+@dataclass
+class BySlowTerms(BinaryLoss):
+    def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
+        return softplus(s_QP) - y_QP * s_QP
+
+
+def test_softplus_negatives_stand_for_of_negatives() -> None:
+    s_QP = torch.randn(3, 5, dtype=torch.float64)
+    assert Soft().has_closed_form
+    torch.testing.assert_close(
+        sum_of_negatives(Soft(), s_QP.clone()), sum_of_negatives(BinaryCrossEntropy(), s_QP.clone())
+    )
+    assert not Other().has_closed_form
+    assert not BySlowTerms().has_closed_form
+
+
+def test_any_head_with_label_rows_streams_over_all_labels() -> None:
+    against_all = objective(Soft(), Thirds())
+    head = Table()
+    head.build(4, 10)
+    assert streams_all_labels(head, against_all, weighted=False)
+    assert not streams_all_labels(head, against_all, weighted=True)
+    assert not streams_all_labels(head, objective(Soft(), Uneven()), weighted=False)
+    assert not streams_all_labels(DualEncoder(dim=4), against_all, weighted=False)
+
+
+def test_heads_say_what_an_export_can_write() -> None:
+    for head, activation in ((Classifier(dim=3), "none"), (DualEncoder(dim=3), "tanh")):
+        head.build(4, 10)
+        linear, found = head.query_projection()
+        assert (linear.in_features, linear.out_features, found) == (4, 3, activation)
+    table = Table()
+    table.build(4, 10)
+    assert table.query_projection() is None
+    assert Encoder.transformer(table) is None  # type: ignore[arg-type]
+
+
+def test_an_index_says_how_it_searches() -> None:
+    assert Exact.exact
+    assert not Index.exact
+    assert not Exact.can_write
+    index = Exact()
+    index.build(torch.eye(3))
+    assert (index.share, index.look_further()) == (1.0, False)
