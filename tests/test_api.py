@@ -139,6 +139,8 @@ def test_any_head_with_label_rows_streams_over_all_labels() -> None:
     assert not streams_all_labels(head, against_all, weighted=True)
     assert not streams_all_labels(head, objective(Soft(), Uneven()), weighted=False)
     assert not streams_all_labels(DualEncoder(dim=4), against_all, weighted=False)
+    head.own = nn.Embedding(10, 4)  # type: ignore[assignment]
+    assert not streams_all_labels(head, against_all, weighted=False)
 
 
 def test_heads_say_what_an_export_can_write() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from xmclab.api import Head
+from xmclab.model.tables import RowTable
 from xmclab_kit.core import Broken, Subject, check_close, check_finite, check_gradients, described, numbers, seed
 from xmclab_kit.structure import OPTIONS, structural_laws
 
@@ -131,17 +132,21 @@ def label_rows(subject: Subject, example: Rows) -> None:
 
 
 @LAWS.law(
-    says="with label_rows, the vector of a label is of_rows() of its row",
-    fix="let labels() return self.of_rows(table(labels_P)), and of_rows() see nothing but the rows",
+    says="label_rows, if given, is a RowTable; of_rows() of a row is the vector of its label and uses no parameters",
+    fix="return self.of_rows(table(labels_P)) from labels(), with a RowTable and no layers in of_rows()",
     examples=rows(),
     needs=["label_rows"],
 )
 def table(subject: Subject, example: Rows) -> None:
     head = subject.once(built)
-    if head.label_rows is not None:
-        with torch.no_grad():
-            found = head.of_rows(head.label_rows(torch.tensor(example.labels)))
-        check_close(found, labels(subject, example.labels), "of_rows() of the rows of these labels", **NEAR)
+    if head.label_rows is None:
+        return
+    if not isinstance(head.label_rows, RowTable):
+        raise Broken(f"label_rows is {type(head.label_rows).__name__}")
+    found = head.of_rows(head.label_rows(torch.tensor(example.labels)).detach())
+    if found.requires_grad:
+        raise Broken("of_rows() uses trained parameters, which get no gradient from blocks of rows")
+    check_close(found, labels(subject, example.labels), "of_rows() of the rows of these labels", **NEAR)
 
 
 @LAWS.law(

@@ -224,7 +224,7 @@ def alone(subject: Subject, example: Targets) -> None:
 
 
 @LAWS.law(
-    says="columns of zeros may be left out, and columns may be moved: the weights of the others go with them",
+    says="zero columns may be dropped and columns moved: weights and targets move along, the normaliser stays",
     fix="refer to cells by y_QP > 0, never by their place or by the number of columns",
     examples=widened(),
     needs=[*SOUND, "alone"],
@@ -232,7 +232,13 @@ def alone(subject: Subject, example: Targets) -> None:
 def columns(subject: Subject, example: Widened) -> None:
     narrow_QP = expected_weights(subject, example.y_QP)
     wide_QW = expected_weights(subject, example.wide_QW)
-    check_weights(subject, wide_QW[:, list(example.places)], narrow_QP, "weight in the wider matrix")
+    places = list(example.places)
+    check_weights(subject, wide_QW[:, places], narrow_QP, "weight in the wider matrix")
+    seen, expected = (subject.part.targets(y.clone()) for y in (example.wide_QW, example.y_QP))
+    check_close(seen[:, places], expected, "target in the wider matrix", rtol=1e-7)
+    if subject.cls.accepts == "multiclass":
+        seen, expected = (subject.part.normaliser(w.clone()) for w in (wide_QW, narrow_QP))
+        check_close(seen, expected, "normaliser of the wider matrix", rtol=1e-7)
 
 
 @dataclass

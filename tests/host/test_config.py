@@ -598,3 +598,24 @@ def test_settings_survive_the_way_through_a_file(
 def test_no_override_is_worse_than_an_error_message(registry: Registry, overrides: list[str]) -> None:
     with contextlib.suppress(XmclabError):
         assert resolve(overrides, registry).heads
+
+
+def test_a_reduction_may_have_a_required_option(tmp_path: Path, registry: Registry) -> None:
+    file = tmp_path / "power.py"
+    file.write_text(
+        "from dataclasses import dataclass\n"
+        "import xmclab\n"
+        "from xmclab.api import Reduction\n"
+        "@dataclass\n"
+        "class Power(Reduction):\n"
+        "    power: float\n"
+        "    def weights(self, y_QP):\n"
+        "        return y_QP.pow(self.power).masked_fill(y_QP <= 0, 0)\n"
+        "@xmclab.hookimpl\n"
+        "def xmclab_parts():\n"
+        "    return [xmclab.part('reduction', 'power', Power)]\n"
+    )
+    chosen = [f"plugin={file}", "reduction.clf=power"]
+    assert resolve([*chosen, "reduction.clf.power=0.5"], registry).objective("clf").terms[0].reduction.power == 0.5
+    with pytest.raises(ConfigError, match=r"reduction\.clf\.power: must be set"):
+        resolve(chosen, registry)

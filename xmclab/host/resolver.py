@@ -314,8 +314,9 @@ class _Resolver:
         terms, dotted = self._dotted(place, terms)
         # With a reduction that has problems of its own, the terms are checked under the default one.
         name = reduction.name if reduction else SLOTS[f"reduction.{head}"].default
+        options = reduction.options if reduction else {}
         try:
-            self.problems += check_terms(terms, name, self.registry.get, where=where)
+            self.problems += check_terms(terms, name, self.registry.get, options, where)
         except PluginError as error:
             self._note(error, entry, place)
         return ChosenLoss(expression, tuple(terms), dotted)

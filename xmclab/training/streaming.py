@@ -36,7 +36,7 @@ UpdateBlock = Callable[[slice, Tensor], None]  # (rows, their gradient)
 
 def streams_all_labels(head: Head, objective: Objective, weighted: bool) -> bool:
     """Whether a head is trained against all labels block by block, and not from a matrix of scores."""
-    return head.label_rows is not None and objective.needs_all and can_stream(objective, weighted)
+    return isinstance(head.label_rows, RowTable) and objective.needs_all and can_stream(objective, weighted)
 
 
 def can_stream(objective: Objective, has_label_weights: bool) -> bool:

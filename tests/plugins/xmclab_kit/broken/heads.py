@@ -154,6 +154,26 @@ class OtherRows(Classifier):
         return super().of_rows(self.psi(labels_P))
 
 
+@dataclass(eq=False)
+class Embedding(Rows):
+    @property
+    def label_rows(self) -> nn.Module:
+        return nn.Embedding.from_pretrained(self.rows.detach())
+
+    def of_rows(self, rows_PD: Tensor) -> Tensor:
+        return rows_PD
+
+
+@dataclass(eq=False)
+class LayerOnRows(Classifier):
+    def build(self, width: int, num_labels: int) -> None:
+        super().build(width, num_labels)
+        self.layer = nn.Linear(self.dim, self.dim)
+
+    def of_rows(self, rows_PD: Tensor) -> Tensor:
+        return super().of_rows(self.layer(rows_PD))
+
+
 @hookimpl
 def xmclab_parts() -> list[object]:
     classes = {
@@ -166,6 +186,8 @@ def xmclab_parts() -> list[object]:
         "label_rows__table": RowsByPlace,
         "label_rows__text": TextByPlace,
         "table__other": OtherRows,
+        "table__embedding": Embedding,
+        "table__layer": LayerOnRows,
         "gradients__unused": UnusedLayer,
         "gradients__detached": DetachedRows,
         "gradients__zeros": NoSay,

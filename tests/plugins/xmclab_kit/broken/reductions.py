@@ -110,6 +110,12 @@ class OverAllColumns(All):
 
 
 @dataclass
+class CountsColumns(All):
+    def normaliser(self, w_QP: Tensor) -> Tensor:
+        return w_QP.new_tensor(float(w_QP.numel()))
+
+
+@dataclass
 class SumForMean(Ova):
     def cell_weight(self, cells: int) -> float:
         return 1.0
@@ -133,6 +139,7 @@ def xmclab_parts() -> list[object]:
         "sums__undeclared": Undeclared,
         "alone__batch": OverTheBatch,
         "columns__all": OverAllColumns,
+        "columns__normaliser": CountsColumns,
         "cell_weight__sum": SumForMean,
         "expression-dash": All,
     }
