@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--queries", type=int, nargs="+", default=[200_000, 2_000_000])
     parser.add_argument("--models", nargs="+", default=["bag"], help="bag, or a name or folder for encoder=hf")
-    parser.add_argument("--folder", type=Path, help="where the sets are made, and left (default: a temporary folder)")
+    parser.add_argument("--folder", type=Path, help="folder for the data, kept afterwards (default: a temporary folder)")
     parser.add_argument("--json", type=Path, help="write the rows here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -93,7 +93,7 @@ def print_table(rows: list[Row]) -> None:
         "tokenising",
         "all processes",
     ]
-    print(f"With {LABELS:,} labels; read, vocabulary and tokens in texts per second of one core, the rest in MiB\n")
+    print(f"With {LABELS:,} labels; reading, vocabulary and tokens in texts per CPU second, the rest in MiB\n")
     for cells in (head, ["---"] * len(head), *(row.cells() for row in rows)):
         print(f"| {' | '.join(cells)} |")
 

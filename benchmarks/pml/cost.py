@@ -84,7 +84,7 @@ def report(seconds: list[dict[str, float]], bytes_: list[dict[str, int]]) -> str
                 cells += ["refused", "", ""]
         lines.append(cells)
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    intro = (__doc__ or "").partition("\n\n")[2].replace(" Writes `results.md` beside this file.", "").strip()
+    intro = (__doc__ or "").partition("\n\n")[2].replace(" Writes `results.md` next to this file.", "").strip()
     return f"# Cost of the losses of pytorch-metric-learning\n\n{intro}\n\n{table}\n"
 
 
