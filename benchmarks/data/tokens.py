@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--queries", type=int, nargs="+", default=[200_000, 2_000_000])
     parser.add_argument("--models", nargs="+", default=["bag"], help="bag, or a name or folder for encoder=hf")
-    parser.add_argument("--folder", type=Path, help="folder for the data, kept afterwards (default: a temporary folder)")
+    parser.add_argument("--folder", type=Path, help="folder for the data, kept afterwards (default: temporary)")
     parser.add_argument("--json", type=Path, help="write the rows here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
