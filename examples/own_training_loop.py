@@ -1,4 +1,4 @@
-"""Use xmclab's losses in a training loop of one's own: no trainer, no config, any model.
+"""Use xmclab's losses in your own training loop: no trainer, no config, any model.
 
 A toy problem with a known answer: 40 labels are points on a sphere, a query is a noisy mixture of its labels.
 """

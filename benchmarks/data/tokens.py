@@ -1,10 +1,10 @@
-"""Reading and tokenising made-up sets of two sizes, first run and cached run: texts per second, and peak memory.
+"""Read and tokenise synthetic data of two sizes, without and with the cache: texts per second and peak memory.
 
-Every run is a process of its own. Rates are texts per second of one core's time, whatever else the machine does: the
-tokens of a first run are made by as many processes as there are cores. Memory: the peak of reading and
-the data set that is left of it, above what there is after importing; the peak of tokenising above that; all of the main
-process (RSS). At last what it and the processes that tokenise have written to together (anonymous pages, shared ones
-once), at the peak and above what there is after importing.
+Every run is a separate process. Rates are texts per second of CPU time on one core, whatever the load of the
+machine; the first run tokenises in as many processes as there are cores. Memory of the main process (RSS): the peak
+while reading and the data set that remains, both above the level after importing; the peak while tokenising above that.
+The last column adds the tokenising processes: anonymous pages (shared ones counted once) at the peak, above the level
+after importing.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Row:
     encoder: str
     run: str
     texts: int
-    read: float  # seconds of one core
+    read: float  # CPU seconds
     vocabulary: float
     tokens: float
     start: float  # MiB after importing
@@ -60,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--queries", type=int, nargs="+", default=[200_000, 2_000_000])
     parser.add_argument("--models", nargs="+", default=["bag"], help="bag, or a name or folder for encoder=hf")
-    parser.add_argument("--folder", type=Path, help="where the sets are made, and left (default: a temporary folder)")
+    parser.add_argument("--folder", type=Path, help="folder for the data, kept afterwards (default: temporary)")
     parser.add_argument("--json", type=Path, help="write the rows here")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
@@ -93,13 +93,13 @@ def print_table(rows: list[Row]) -> None:
         "tokenising",
         "all processes",
     ]
-    print(f"With {LABELS:,} labels; read, vocabulary and tokens in texts per second of one core, the rest in MiB\n")
+    print(f"With {LABELS:,} labels; reading, vocabulary and tokens in texts per CPU second, the rest in MiB\n")
     for cells in (head, ["---"] * len(head), *(row.cells() for row in rows)):
         print(f"| {' | '.join(cells)} |")
 
 
 def measure(source: Path, model: str, cache: Path, queries: int, run: str) -> Row:
-    """A run in a process of its own, looked at from outside."""
+    """Run in a separate process and watch it from outside."""
     command = [sys.executable, __file__, CHILD, str(source), model, str(cache)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         together = 0.0
@@ -134,7 +134,7 @@ def _memory(file: str, name: str) -> float:
     return int(found[1]) / MIB if found else 0.0
 
 
-# What the process does that is measured
+# What the measured process does
 
 CHILD = "--child"
 
@@ -176,7 +176,7 @@ def child(source: str, model: str, cache: str) -> None:
 
 
 def _core_seconds() -> float:
-    """What this process and those that it waited for have computed."""
+    """CPU seconds of this process and its finished children."""
     used = os.times()
     return used.user + used.system + used.children_user + used.children_system
 
@@ -184,7 +184,7 @@ def _core_seconds() -> float:
 def _peak() -> float:
     """The largest memory since the last call."""
     peak = _memory("/proc/self/status", "VmHWM")
-    Path("/proc/self/clear_refs").write_text("5")  # the kernel begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # the kernel starts over
     return peak
 
 

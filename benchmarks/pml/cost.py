@@ -1,8 +1,8 @@
-"""What a step of each loss of pytorch-metric-learning costs through the bridge, beside the losses of xmclab.
+"""Cost of a step with each pytorch-metric-learning loss, next to xmclab's own losses.
 
-A step is the value and the gradient of the scores, queries to labels, three positives to a query. Times are medians of
-interleaved rounds on two threads: compare them within a table. Memory is the growth of the peak resident size in a
-process of its own, after a smaller step. Writes `results.md` beside this file.
+A step is the value and the gradient of the scores, from queries to labels, with three positives per query. Times are
+medians of interleaved rounds on two threads: compare them within a table. Memory is the growth of the peak resident
+size in a separate process, after a smaller step. Writes `results.md` next to this file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MIB = 2**20
 
 
 def step(loss: str, queries: int, labels: int) -> Callable[[], object]:
-    """A step of a loss on made-up cosines, after a smaller one that loads what is loaded once."""
+    """A step of a loss on random cosines, after a smaller warm-up step."""
     if (queries, labels) != SMALL:
         step(loss, *SMALL)()
     torch.manual_seed(0)
@@ -45,7 +45,7 @@ def step(loss: str, queries: int, labels: int) -> Callable[[], object]:
 
 
 def times(queries: int, labels: int, repeats: int) -> dict[str, float]:
-    """Seconds of a step of each loss that its memory limit allows."""
+    """Seconds per step of each loss that stays within its memory limit."""
     torch.set_num_threads(THREADS)
     steps = {}
     for loss in LOSSES:
@@ -58,7 +58,7 @@ def times(queries: int, labels: int, repeats: int) -> dict[str, float]:
 
 
 def memory(loss: str, queries: int, labels: int) -> int:
-    """Bytes that a step needs at its peak; 0 if its memory limit does not allow it."""
+    """Peak bytes of a step; 0 if it would exceed its memory limit."""
     with multiprocessing.get_context("fork").Pool(1) as pool:
         return pool.apply(_growth, (loss, queries, labels))
 
@@ -84,7 +84,7 @@ def report(seconds: list[dict[str, float]], bytes_: list[dict[str, int]]) -> str
                 cells += ["refused", "", ""]
         lines.append(cells)
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-    intro = (__doc__ or "").partition("\n\n")[2].replace(" Writes `results.md` beside this file.", "").strip()
+    intro = (__doc__ or "").partition("\n\n")[2].replace(" Writes `results.md` next to this file.", "").strip()
     return f"# Cost of the losses of pytorch-metric-learning\n\n{intro}\n\n{table}\n"
 
 
@@ -92,7 +92,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    torch.set_num_threads(1)  # a fork has no other threads
+    torch.set_num_threads(1)  # a fork has only this thread
     bytes_ = [{loss: memory(loss, *size) for loss in LOSSES} for size in SIZES]
     seconds = [times(*size, options.repeats) for size in SIZES]
     text = report(seconds, bytes_)

@@ -1,9 +1,9 @@
-"""Quality on the embedded data: recipes over several seeds, with the baselines of the same run.
+"""Quality on the embedded data: recipes over several seeds, with baselines.
 
     python benchmarks/quality/debian.py --seeds 3
 
-Writes `debian.json` (every number, the versions, the data's hash) and `debian.md` (mean and standard deviation) beside
-this file. Nothing is chosen on the test set: the recipes' numbers come from a split of the training set.
+Writes `debian.json` (every number, the versions, the data's hash) and `debian.md` (mean and standard deviation) next to
+this file. Nothing is chosen on the test set: the recipes were tuned on a split of the training set.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def measure(overrides: list[str], seeds: int) -> list[dict]:
 
 
 def rows(name: str, documents: list[dict]) -> list[str]:
-    """Markdown rows: a search each, mean and standard deviation over the seeds."""
+    """One Markdown row per search: mean and standard deviation over the seeds."""
     lines = []
     for search in documents[0]["metrics"]:
         cells = []

@@ -1,12 +1,12 @@
-"""The paper's claims beside what the committed comparisons found.
+"""Compare the paper's claims with the committed results.
 
     python benchmarks/results/claims.py
 
-Writes `claims.md` from the documents of the comparisons, and puts it and their tables into docs/comparisons.md.
+Writes `claims.md` from the documents of the comparisons, and copies it and their tables into docs/comparisons.md.
 
-A claim is a row that is to be better or worse than another in a metric. It `held` if the 95 % interval of the
-difference lies on its side and p < 0.05, the `opposite` was seen if it lies on the other, and it is `open` otherwise.
-The p-values are those of the documents: not corrected for the number of claims.
+A claim says that one row is better or worse than another in a metric. It `held` if the 95 % interval of the difference
+lies on its side and p < 0.05; it is `opposite` if the interval lies on the other side, and `open` otherwise.
+The p-values are taken from the documents and not corrected for the number of claims.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ HEADINGS = ("claim", "where", "search", "metric", "difference", "95 % interval",
 
 @dataclass(frozen=True)
 class Claim:
-    """That `better` has more (or less) of a metric than `than`: rows of a search, or searches of a row."""
+    """`better` has a higher (or lower) metric than `than`: rows of a search, or searches of a row."""
 
     says: str
     comparisons: tuple[str, ...]
     better: str
     than: str
-    metrics: dict[str, int]  # 1: more of it, -1: less
+    metrics: dict[str, int]  # 1: higher, -1: lower
     searches: tuple[str, ...] = ("de", "clf", "de+clf")
-    row: str = ""  # of which searches are compared
+    row: str = ""  # searches to compare
 
 
 P_AND_PSP = {"P@1": 1, "P@5": 1, "PSP@1": 1, "PSP@5": 1}
@@ -57,7 +57,7 @@ CLAIMS = (
 
 
 def documents() -> dict[str, Any]:
-    """Of the comparisons that lie beside this file."""
+    """The documents of the comparisons next to this file."""
     return {file.parent.name: json.loads(file.read_text("utf-8")) for file in sorted(HERE.glob("*/document.json"))}
 
 
@@ -77,7 +77,7 @@ def lines(claim: Claim, found: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def _tests(document: dict[str, Any], claim: Claim, search: str) -> dict[str, dict[str, Any]]:
-    """By metric, the test of the two that a claim is about."""
+    """The tests of a claim's two sides, by metric."""
     pool = document["heads"] if claim.row else document["tests"]
     key, value = ("name", claim.row) if claim.row else ("search", search)
     pair = {claim.better, claim.than}
@@ -85,7 +85,7 @@ def _tests(document: dict[str, Any], claim: Claim, search: str) -> dict[str, dic
 
 
 def _less(test: dict[str, Any], claim: Claim) -> tuple[float, float, float, float]:
-    """(difference, low, high, p) of the better one less the other."""
+    """(difference, low, high, p) of the better one minus the other."""
     if test["a"] == claim.better:
         return test["value"], test["low"], test["high"], test["p"]
     return -test["value"], -test["high"], -test["low"], test["p"]
@@ -103,7 +103,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def filled(page: str) -> str:
-    """The page with the tables of today between its marks, `<!-- losses -->` and `<!-- /losses -->`."""
+    """The page with the current tables between its marks, `<!-- losses -->` and `<!-- /losses -->`."""
 
     def tables(mark: re.Match[str]) -> str:
         name = mark[1]

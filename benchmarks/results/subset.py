@@ -1,8 +1,8 @@
-"""A part of the embedded data that a transformer trains on in minutes on a CPU: the packages of some languages.
+"""A subset of the embedded data, small enough to train a transformer in minutes on a CPU: packages of some languages.
 
     python benchmarks/results/subset.py FOLDER
 
-Queries whose name begins with `r-` or `ruby-`, the labels that their training half has, and the pairs among them.
+Queries whose name begins with `r-` or `ruby-`, the labels of the training queries among them, and their pairs.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LANGUAGES = ("r-", "ruby-")
 
 
 def part(split: Split) -> Split:
-    """The queries of the languages, with all their pairs."""
+    """The queries of these languages, with all their pairs."""
     rows = np.array([row for row, text in enumerate(split.texts) if text.startswith(LANGUAGES)])
     texts, names = ([column[row] for row in rows] for column in (split.texts, split.names))
     return Split(texts, names, sp.csr_array(split.targets_NL[rows]), sp.csr_array(split.filter_NL[rows]))
 
 
 def with_labels(split: Split, labels: np.ndarray) -> Split:
-    """Only the pairs of these labels, which are numbered anew."""
+    """Only the pairs of these labels, renumbered."""
     return Split(split.texts, split.names, split.targets_NL[:, labels], split.filter_NL[:, labels])
 
 

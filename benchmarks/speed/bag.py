@@ -1,4 +1,4 @@
-"""Goal 12: an epoch of UniDEC with the bag encoder on the embedded data: rate, and where the time goes."""
+"""Goal 12: an epoch of UniDEC with the bag encoder on the embedded data: throughput, and where the time goes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gradient caching: its time beside one pass over everything, its memory as the pool grows, and fetching tokens."""
+"""Gradient caching: time compared with a single pass, memory as the pool grows, and fetching tokens."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from xmclab.model.encoders.hf import MINILM, MINILM_PACKAGE, HuggingFace
 from xmclab.training.step import ChunkedEncoding
 
 VOCABULARY, CHUNK, POOL = 8192, 256, 1024
-FETCHES = 20  # in a row: one is too short to be timed beside tokenising
+FETCHES = 20  # in a row: a single one is too short to time
 
 
 class SmallBert(torch.nn.Module):
@@ -49,7 +49,7 @@ class SmallBert(torch.nn.Module):
 
 
 def step(encoder: Any, titles: Ragged, chunk: int) -> Callable[[], None]:
-    """Encode the titles in chunks, a loss over all pairs of them, and back."""
+    """Encode the titles in chunks, take a loss over all pairs, and backpropagate."""
     rows = np.arange(len(titles))
     chunks = [packed.pack(titles.take(rows[start : start + chunk])) for start in range(0, len(rows), chunk)]
     seed_for: Callable[[str, int], int] = lambda purpose, index: index  # noqa: E731
@@ -72,7 +72,7 @@ def pool_of(times: int) -> Callable[[], None]:
 
 
 def make_tokenizer_encoder(texts: list[str]) -> HuggingFace:
-    """An `hf` encoder with MiniLM's tokenizer, else with one of the texts' own words and characters."""
+    """An `hf` encoder with MiniLM's tokenizer, or else one built from the words and characters of the texts."""
     if importlib.util.find_spec(MINILM_PACKAGE):
         encoder = HuggingFace(model=MINILM)
         encoder.fit(texts)
@@ -140,7 +140,7 @@ def measure(repeats: int = 7) -> list[Row]:
             1.4,
         )
     ]
-    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(2**17)  # freed blocks go back at once: the peak is what is in use
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(2**17)  # freed blocks are returned at once, so the peak is memory in use
     once, four = peak_growth("caching", "pool_of", 1), peak_growth("caching", "pool_of", 4)
     sizes = f"{four / 2**20:.0f} MiB", f"the pool once: {once / 2**20:.0f} MiB"
     rows.append(Row(11, f"gradient caching, peak memory: 4 × {what}", *sizes, four / once, 1.15))

@@ -1,4 +1,4 @@
-"""Balanced cluster batches: seconds and cohesion, beside recursive 2-means as usually written and as ours."""
+"""Balanced cluster batches: seconds and cohesion, compared with the usual recursive 2-means and with ours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Clusters = list[NDArray[np.int64]]
 
 
 def mixture(rows: int, width: int) -> NDArray[np.float32]:
-    """Unit vectors of uneven clusters within 60 regions."""
+    """Unit vectors in uneven clusters within 60 regions."""
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((rows // 300, width), dtype=np.float32) * 0.8
     centres += rng.standard_normal((60, width), dtype=np.float32)[rng.integers(60, size=len(centres))]

@@ -1,4 +1,4 @@
-"""Encoding short titles: packed tokens beside the padded network, and beside its bare matrix products."""
+"""Encoding short titles: packed tokens compared with the padded network and with its bare matrix products."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from xmclab.api import Ragged
 from xmclab.model.encoders import packed
 from xmclab.model.encoders.hf import MINILM, MINILM_PACKAGE, locate
 
-WORDS, PIECES, PADDED = 7, 1.3, 32  # words of a title, word pieces of a word, tokens that users pad to
+WORDS, PIECES, PADDED = 7, 1.3, 32  # words per title, pieces per word, usual padded length
 
 
 def make_network() -> tuple[Any, str]:
-    """MiniLM if its package is there, else a BERT of the same shape with random weights; and what it is."""
+    """MiniLM if its package is installed, else a BERT of the same shape with random weights; and its name."""
     from transformers import AutoModel, BertConfig, BertModel
 
     if importlib.util.find_spec(MINILM_PACKAGE):
@@ -31,7 +31,7 @@ def make_network() -> tuple[Any, str]:
 
 
 def make_titles(count: int, vocabulary: int = 30522) -> Ragged:
-    """Random ids in titles of `WORDS` words and two special tokens; a word has 1 + Poisson pieces."""
+    """Random token ids: titles of `WORDS` words and two special tokens; a word has 1 + Poisson pieces."""
     rng = np.random.default_rng(0)
     lengths = np.minimum(2 + WORDS + rng.poisson((PIECES - 1) * WORDS, count), PADDED)
     ids = rng.integers(1000, vocabulary, lengths.sum()).astype(np.int32)
@@ -39,7 +39,7 @@ def make_titles(count: int, vocabulary: int = 30522) -> Ragged:
 
 
 def padded_mean(network: Any, tokens: Ragged, width: int) -> Callable[[], Tensor]:
-    """Mean pooling over the network itself, all texts padded to one width."""
+    """Mean pooling over the plain network, with all texts padded to one width."""
     lengths = torch.from_numpy(np.diff(tokens.offsets))
     mask = torch.arange(width) < lengths.unsqueeze(1)
     ids = torch.zeros(mask.shape, dtype=torch.long)
@@ -59,7 +59,7 @@ def packed_mean(network: Any, tokens: Ragged) -> Callable[[], Tensor]:
 
 
 def products(network: Any, tokens: int, backward: bool) -> Callable[[], None]:
-    """The matrix products of the linear layers alone, and those of their two gradients."""
+    """Only the matrix products of the linear layers and of their two gradients."""
     weights = [m.weight.detach() for m in network.encoder.modules() if isinstance(m, nn.Linear)]
     inputs = {width: torch.randn(tokens, width) for width in {weight.shape[1] for weight in weights}}
     outputs = {width: torch.randn(tokens, width) for width in {weight.shape[0] for weight in weights}}

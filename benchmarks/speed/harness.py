@@ -1,8 +1,8 @@
-"""Measure alternatives beside each other in one run, and say whether a goal is met.
+"""Measure alternatives in the same run and report whether a goal is met.
 
-A part is a module of this folder with `measure() -> list[Row]`. Times are medians of interleaved repeats (every
-alternative once per round, so that noise hits all of them), on two threads; only their ratios mean something.
-Memory is the growth of the peak resident size in a process of its own.
+A part is a module in this folder with `measure() -> list[Row]`. Times are medians of interleaved repeats on two threads
+(every alternative once per round, so noise hits all of them); only their ratios are meaningful. Memory is the growth of
+the peak resident size in a separate process.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Row:
 
     goal: int  # number of the goal
     what: str  # the part and its inputs
-    ours: str  # what we measured, with its unit
-    peer: str  # what it is compared with, and its measure
-    value: float  # the number that the goal bounds: a ratio, seconds, bytes
+    ours: str  # our measurement, with its unit
+    peer: str  # what it is compared with, and that measurement
+    value: float  # the number that the goal bounds: a ratio, seconds or bytes
     bound: float
     sense: Literal["<=", ">="] = "<="
 
@@ -42,11 +42,11 @@ class Row:
 def interleaved(
     alternatives: Mapping[str, Callable[[], Any]], repeats: int = 7, warmup: int = 1, settle: int = 0
 ) -> dict[str, float]:
-    """Median seconds of each alternative; in every round each one runs once.
+    """Median seconds of each alternative; each runs once per round.
 
     Args:
-        settle: so often it runs just before, untimed: memory and caches are then as it leaves them itself, and not as
-            another one did, which matters to what is done in milliseconds.
+        settle: untimed runs right before each timed one, so that memory and caches are in the state that the
+            alternative itself leaves, not another one; this matters for times of milliseconds.
     """
     times: dict[str, list[float]] = {name: [] for name in alternatives}
     for round_ in range(warmup + repeats):
@@ -61,7 +61,7 @@ def interleaved(
 
 
 def without_numba(run: Callable[[], Result]) -> Callable[[], Result]:
-    """The same call by the versions in numpy and torch."""
+    """The same call with the plain numpy and torch versions."""
     from xmclab.kernels import dispatch as accelerator
 
     def plain() -> Result:

@@ -38,7 +38,7 @@ def ours(k: int, data: Data) -> dict[str, float]:
 
 
 def straightforward(k: int, data: Data) -> dict[str, float]:
-    """As one writes it with numpy and scipy: look all hits up, then running sums of whole matrices."""
+    """The obvious version with numpy and scipy: look up all hits, then take cumulative sums of whole matrices."""
     ranking, truth_NL, weights_L = data
     rows = np.arange(POINTS)
     places_K = np.arange(1, k + 1)
@@ -67,7 +67,7 @@ def straightforward(k: int, data: Data) -> dict[str, float]:
 
 
 def prepared(k: int) -> Callable[[], dict[str, float]]:
-    """The call; its code is compiled before, on few rows, so that only the memory of the metrics is measured."""
+    """The call; its code is compiled first, on a few rows, so that only the memory of the metrics is measured."""
     ranking, truth_NL, weights_L = inputs(k)
     accelerator.WORTH_LOADING = 0
     ours(k, (Ranking(ranking.ids_NK[:9], ranking.scores_NK[:9]), truth_NL[:9], weights_L))

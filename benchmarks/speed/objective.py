@@ -1,6 +1,6 @@
-"""The symmetric objective from one score matrix: time and memory of value and gradients, to both sides' vectors.
+"""The symmetric objective from one score matrix: time and memory of the value and the gradients of both sides' vectors.
 
-The yardstick is the three matrix products that nobody can avoid: s = q z', dq = G z, dz = G' q.
+The yardstick is the three unavoidable matrix products: s = q z', dq = G z, dz = G' q.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def vectors(queries: int, labels: int, norm: float = 1.0) -> tuple[Tensor, Tenso
 
 
 def measured_alone(make: Callable[[int, int], Call], queries: int, labels: int) -> Call:
-    """A call whose peak is its own: libraries are loaded by a small one, and what is left over goes to the system."""
+    """A call whose peak is only its own: a small one first loads the libraries, and freed memory is returned."""
     make(512, 256)()
     call = make(queries, labels)
     ctypes.CDLL(None).malloc_trim(0)
@@ -78,7 +78,7 @@ def ours(expression: str, queries: int, labels: int, norm: float = 1.0, bound: f
 
 
 def naive_value(expression: str, s_QP: Tensor, y_QP: Tensor) -> Tensor:
-    """As one writes it down: a mask, a log-sum-exp, a mean over positives, once for each direction."""
+    """The obvious version: a mask, a log-sum-exp and a mean over positives, once per direction."""
     value = s_QP.new_zeros(())
     for term in expression.split("+"):
         if term == "bce":
@@ -102,7 +102,7 @@ def naive(expression: str, queries: int, labels: int) -> Call:
 
 
 def metric_learning(queries: int, labels: int) -> Call | None:
-    """SupConLoss of pytorch-metric-learning in both directions, told the pairs; None if it is not installed."""
+    """SupConLoss of pytorch-metric-learning in both directions, given the pairs; None if it is not installed."""
     try:
         from pytorch_metric_learning.losses import SupConLoss
     except ImportError:
@@ -134,7 +134,7 @@ def measure() -> list[Row]:
     calls = {"products": products(*size), "ds, scores of any size": ours("ds", *size, norm=100.0)}
     for expression in EXPRESSIONS:
         calls[expression] = ours(expression, *size)
-        calls[f"{expression} without numba"] = without_numba(ours(expression, *size, bound=1.0))  # of cosines, as known
+        calls[f"{expression} without numba"] = without_numba(ours(expression, *size, bound=1.0))  # cosines
         calls[f"naive {expression}"] = naive(expression, *size)
     peer = metric_learning(*size)
     if peer:
@@ -162,7 +162,7 @@ def measure() -> list[Row]:
     matrix = 4 * QUERIES * LABELS
     floor = peak_growth("objective", "products_alone", *size) / matrix
     for expression in EXPRESSIONS:
-        # Where the allocator puts blocks differs from process to process: the middle one of three.
+        # The allocator places blocks differently in each process, so take the median of three.
         grown, naively = (
             statistics.median(peak_growth("objective", way, expression, *size) for _ in range(3)) / matrix
             for way in ("ours_alone", "naive_alone")

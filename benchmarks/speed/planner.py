@@ -22,7 +22,7 @@ BETA, ETA, MINED = 3, 6, 30
 
 @dataclass
 class Data:
-    """What a planner has at hand; every call takes other queries, as an epoch does."""
+    """The inputs of a planner; every call takes different queries, as in an epoch."""
 
     targets_NL: sp.csr_array
     filter_NL: sp.csr_array
@@ -34,7 +34,7 @@ def inputs() -> Data:
     rng = np.random.default_rng(0)
     lengths_N = rng.poisson(PER_POINT - 1, POINTS) + 1
     columns = (LABELS * rng.random(lengths_N.sum()) ** 2).astype(np.int32)  # squared: smaller ids are more frequent
-    indptr = np.concatenate([[0], np.cumsum(lengths_N)]).astype(np.int32)  # as the readers of files give it
+    indptr = np.concatenate([[0], np.cumsum(lengths_N)]).astype(np.int32)  # as the file readers return it
     targets_NL = sp.csr_array((np.ones(len(columns), np.float32), columns, indptr), shape=(POINTS, LABELS))
     targets_NL.sum_duplicates()
     own = np.arange(0, POINTS, 4)
@@ -52,7 +52,7 @@ def ours(data: Data, miner: AnnMiner, cap: int) -> Batch:
 
 
 def vectorised(data: Data) -> tuple[NDArray[np.int64], sp.csr_array, sp.csr_array]:
-    """As one writes it in numpy and scipy: sliced matrices, random keys, sort, unique."""
+    """The obvious vectorised version in numpy and scipy: sliced matrices, random keys, sort, unique."""
     rows, rng = next(data.plan), np.random.default_rng(0)
     hard_QH = data.hard_NH[rows]
     mined = np.take_along_axis(hard_QH, np.argsort(rng.random(hard_QH.shape), axis=1)[:, :ETA], axis=1)
@@ -72,7 +72,7 @@ def vectorised(data: Data) -> tuple[NDArray[np.int64], sp.csr_array, sp.csr_arra
 
 
 def by_query(data: Data) -> tuple[NDArray[np.int64], list[list[int]]]:
-    """As one writes it in a collate function: draws and a look-up per query (without the filter)."""
+    """As in a typical collate function: draws and a lookup per query (without the filter)."""
     rows, rng = next(data.plan), np.random.default_rng(0)
     true = [data.targets_NL.indices[slice(*data.targets_NL.indptr[row : row + 2])] for row in rows]
     sampled = [rng.choice(labels, min(BETA, len(labels)), replace=False) for labels in true]

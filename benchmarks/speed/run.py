@@ -1,4 +1,4 @@
-"""`make bench-speed`: every goal in one table, and as JSON beside this file.
+"""`make bench-speed`: all goals in one table, and as JSON next to this file.
 
 python benchmarks/speed/run.py [part ...]
 """
@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as `xmclab` does; torch reads it when it is imported
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as `xmclab` does; torch reads it on import
 
 import torch
 from harness import THREADS, Row
@@ -25,7 +25,7 @@ NO_PARTS = {"harness", "run"}
 
 
 def machine() -> dict[str, str | int]:
-    """What the numbers were measured on."""
+    """The machine that the numbers were measured on."""
     cpu = next(
         (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), ""
     )
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def table(parts: dict[str, list[dict[str, Any]]]) -> str:
-    """All rows in the order of the goals, in Markdown."""
+    """All rows as a Markdown table, ordered by goal."""
     lines = ["| goal | part | ours | beside | bound | measured | met |", "|---|---|---|---|---|---|---|"]
     for row in sorted((row for rows in parts.values() for row in rows), key=lambda row: row["goal"]):
         bound = f"{row['sense']} {row['bound']:g}"

@@ -1,4 +1,4 @@
-"""Search of the nearest labels: exact beside faiss's flat index and bare products, and approximate mining."""
+"""Nearest-label search: exact search compared with faiss's flat index and bare products, and approximate mining."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from xmclab.plan.miners.ann import FIRST_PROBES, reach_recall
 LABELS, WIDTH, K = 131_073, 256, 30
 QUERIES = 300_000  # mined
 BULK, SMALL = 4096, 64  # queries searched at once
-LISTED = 65536  # queries searched in lists, to measure the time of one: as many as are mined at once
-BLOCK = 4096  # labels of a bare product
+LISTED = 65536  # queries searched in lists to measure the time per query: as many as are mined at once
+BLOCK = 4096  # labels per bare product
 
 
 def mixture(rows: int, seed: int, count: int) -> NDArray[np.float32]:
@@ -41,7 +41,7 @@ def measure() -> list[Row]:
 
 
 def flat_index(z_LD: NDArray[np.float32]) -> Any:
-    """faiss's flat index, as it comes."""
+    """faiss's flat index with its defaults."""
     import faiss
 
     faiss.omp_set_num_threads(THREADS)
@@ -51,7 +51,7 @@ def flat_index(z_LD: NDArray[np.float32]) -> Any:
 
 
 def products(q_QD: Tensor, z_LD: Tensor) -> None:
-    """The matrix products of exact search and nothing else: what none can be faster than that multiplies all pairs."""
+    """Only the matrix products of exact search: a lower bound for anything that multiplies all pairs."""
     s_QP = q_QD.new_empty(len(q_QD), BLOCK)
     for z_PD in z_LD.split(BLOCK):
         torch.mm(q_QD, z_PD.T, out=s_QP[:, : len(z_PD)])
@@ -88,7 +88,7 @@ def measure_exact() -> list[Row]:
 
 
 def measure_mining() -> list[Row]:
-    # 131 labels around a centre hold the 30 nearest; 33 often do not, and the rest are strewn over many lists.
+    # 131 labels around a centre contain the 30 nearest; 33 often do not, and the rest are scattered over many lists.
     return [row for count in (1000, 4000) for row in measure_mixture(count)]
 
 

@@ -1,4 +1,4 @@
-"""Goal 9: a whole training step, beside its encoder alone, a plain training script and sentence-transformers."""
+"""Goal 9: a whole training step, compared with its encoder alone, a plain training script and sentence-transformers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def titles(count: int, rng: np.random.Generator) -> list[str]:
 
 
 def dataset(queries: int = 20_000, labels: int = 20_000) -> Dataset:
-    """Random titles with three labels each: only sizes matter here."""
+    """Random titles with three labels each; only the sizes matter."""
     rng = np.random.default_rng(0)
     rows = np.repeat(np.arange(queries), 3)
     pairs = sp.csr_array(
@@ -106,7 +106,7 @@ class PlainScript:
 class SentenceTransformers:
     """One of its ranking losses in its usual loop: each query with a positive and two more columns of labels.
 
-    It encodes as many texts, but has one head, one direction, and no other positives than a query's own.
+    It encodes the same number of texts, but has one head, one direction, and only a query's own positives.
     """
 
     def __init__(self, folder: Path, texts: Sequence[str], labels: Sequence[str], cached: bool) -> None:
@@ -131,7 +131,7 @@ class SentenceTransformers:
 
 
 class Step:
-    """A step of ours on one batch, and those of the peers on the same texts."""
+    """Our step on one batch, and the alternatives' steps on the same texts."""
 
     def __init__(self, data: Dataset, layers: int, width: int, queries: int = QUERIES, pool: int = POOL) -> None:
         self.data, self.width = data, width
@@ -164,7 +164,7 @@ class Step:
 
 
 def bare_products(step: Step) -> Callable[[], None]:
-    """The products that the heads cannot do without: linear layers and scores, forward and backward."""
+    """The unavoidable products of the heads: linear layers and scores, forward and backward."""
     x_QD, x_PD = torch.randn(len(step.batch.rows_Q), step.width), torch.randn(len(step.batch.labels_P), step.width)
     w_DD = torch.randn(step.width, step.width)
 
@@ -180,7 +180,7 @@ def bare_products(step: Step) -> Callable[[], None]:
 
 
 def overhead(step: Step, bound: float, repeats: int) -> Row:
-    """What the parts of a step beyond the encoder add to it, in the same steps."""
+    """What the parts beyond the encoder add to a step, measured in the same steps."""
     step.ours()
     profile = Profile(step.trainer.device)
     step.trainer.part = profile.part
@@ -212,5 +212,5 @@ def measure() -> list[Row]:
     data = dataset()
     small, large = Step(data, 2, 128), Step(data, 6, 384)
     rows = [overhead(small, 0.05, 5), overhead(large, 0.01, 2), *beside_peers(small, 4.5, 5)]
-    # Padded, with autograd's graph, the large encoder needs 30 GB for such a batch: a quarter of it.
+    # Padded, with autograd's graph, the large encoder needs 30 GB for such a batch, so use a quarter of it.
     return rows + beside_peers(Step(data, 6, 384, QUERIES // 4, POOL // 4), 3.0, 1)

@@ -1,4 +1,4 @@
-"""Goal 3: the classifier against all labels, beside the matrix products it cannot do without, and autograd."""
+"""Goal 3: the classifier against all labels, compared with its unavoidable matrix products and with autograd."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def ours(loss: str, labels: int, queries: int = QUERIES, dim: int = DIM) -> Call
 
 
 def ours_alone(loss: str, labels: int) -> Callable[[], None]:
-    """A call whose peak is its own: libraries are loaded by a small one."""
+    """A call whose peak is only its own: a small one first loads the libraries."""
     ours(loss, 1000)()
     return ours(loss, labels)
 
 
 def products(labels: int) -> Callable[[], None]:
-    """The three products over all labels (scores, gradients of queries and rows), in blocks that suit them best."""
+    """The three products over all labels (scores, gradients of queries and rows), in blocks of the best size."""
     psi_LD, q_QD = torch.randn(labels, DIM) * 0.1, torch.randn(QUERIES, DIM) * 0.1
     size = (1 << 19) // QUERIES  # the fastest of 2^17 to 2^22
 
@@ -77,7 +77,7 @@ def products(labels: int) -> Callable[[], None]:
 
 
 def autograd(loss: str, labels: int) -> Callable[[], None]:
-    """What one writes first: the score matrix, the loss by torch, `backward`, a dense Adagrad."""
+    """The obvious version: the score matrix, the loss in torch, `backward`, a dense Adagrad."""
     batch = make_batch(labels, QUERIES)
     table = torch.nn.Parameter(torch.randn(labels, DIM) * 0.1)
     q_QD = (torch.randn(QUERIES, DIM) * 0.1).requires_grad_()
@@ -101,7 +101,7 @@ def autograd(loss: str, labels: int) -> Callable[[], None]:
 
 
 def million(loss: str) -> Callable[[], Any]:
-    """1.3M labels of 256 numbers, the table and its state included."""
+    """1.3M labels of width 256, including the table and its state."""
 
     def run() -> None:
         ours(loss, 1_305_265, QUERIES, 256)()

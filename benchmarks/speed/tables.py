@@ -1,4 +1,4 @@
-"""Goal 4: updates of the rows of a pool, and a step whose cost does not know the number of labels."""
+"""Goal 4: updates of a pool's rows, and a step whose cost does not depend on the number of labels."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ LABELS, FEW, MANY, FEWEST = 1_000_000, 100_000, 10_000_000, 10_000
 
 
 def pools(labels: int) -> list[Tensor]:
-    """A few random pools, so that rows are not always in a cache."""
+    """A few random pools, so that rows are not always cached."""
     generator = torch.Generator().manual_seed(0)
     return [torch.randint(labels, (4 * POOL,), generator=generator).unique()[:POOL] for _ in range(4)]
 
 
 class Training:
-    """A table, a pool of whose rows is looked up and updated in every step."""
+    """A table; every step looks up and updates a pool of its rows."""
 
     def __init__(self, module: nn.Module, weight: nn.Parameter, optimizer: torch.optim.Optimizer, labels: int) -> None:
         self.module, self.weight, self.optimizer = module, weight, optimizer
@@ -47,7 +47,7 @@ class Training:
             self.step()
 
     def look_up(self) -> None:
-        """And send a gradient back."""
+        """Look up rows and backpropagate a gradient."""
         self.weight.grad = None
         self.module(next(self.ids)).backward(self.gradient_PD)
 
@@ -71,7 +71,7 @@ def torchs(kind: type[torch.optim.Optimizer], sparse: bool) -> Training:
 
 
 def beside(peer: str, training: Training, least: float, repeats: int) -> list[Row]:
-    """Our update beside that of a peer, alone and with the look-up and the way back before it."""
+    """Our update compared with another optimizer's, alone and including lookup and backward."""
     both = {"ours": ours(LABELS), "peer": training}
     calls = {f"{name}, {what}": getattr(t, what) for name, t in both.items() for what in ("look_up", "update")}
     seconds = interleaved(calls, repeats)
@@ -109,7 +109,7 @@ class SmallTransformer(Encoder):
 
 
 def whole_step(labels: int) -> Callable[[], None]:
-    """Encode, score, reduce, back, clip and update, with the classifier head on a pool."""
+    """Encode, score, reduce, backpropagate, clip and update, with the classifier head on a pool."""
     torch.manual_seed(0)
     head = Classifier(dim=DIM)
     model = Model(SmallTransformer(), {"clf": head}, labels).train()

@@ -21,7 +21,7 @@ class Margin(MultiClassLoss):
     Formula:  l(i,p) = max(0, margin + max_{n not in P_i} s_in - s_ip)
     """
 
-    margin: float = xmclab.option(1.0, "by which a positive must lead", ge=0)
+    margin: float = xmclab.option(1.0, "required lead of a positive", ge=0)
 
     def terms(self, s_QP: torch.Tensor, y_QP: torch.Tensor) -> torch.Tensor:
         hardest_Q1 = s_QP.masked_fill(y_QP > 0, -torch.inf).amax(dim=1, keepdim=True)

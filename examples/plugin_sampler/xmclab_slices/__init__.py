@@ -1,4 +1,4 @@
-"""A sampler and a recipe that uses it, as a distribution of their own.
+"""A sampler and a recipe that uses it, as an installable plugin.
 
 `pip install ./examples/plugin_sampler`, then `xmclab run recipe=unidec_slices`, or `sampler=slices` with any recipe.
 """
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import xmclab
 
-xmclab_api = 1  # version of the plugin interface that this was written for
+xmclab_api = 1  # version of the plugin interface this was written for
 
 
 @xmclab.hookimpl
 def xmclab_parts() -> list[xmclab.PartRef]:
-    # Named, not imported: `xmclab recipes` stays fast.
+    # A lazy reference keeps `xmclab recipes` fast.
     return [xmclab.part("sampler", "slices", "xmclab_slices.sampler:Slices")]
 
 

@@ -1,7 +1,7 @@
-"""Similar queries in a batch, without clusters: they are cut into slices across a random direction.
+"""Batches of similar queries without clustering: cut the queries into slices along a random direction.
 
-Formula:  order queries by <q_i, g>, g ~ N(0, I) drawn for each epoch; cut; join random slices to batches
-Use when: clustering takes too long: this is one product and one sort per epoch
+Formula:  order queries by <q_i, g>, g ~ N(0, I) drawn for each epoch; cut; join random slices into batches
+Use when: clustering takes too long; this takes one product and one sort per epoch
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Slices(Sampler):
 
     needs_view: ClassVar[bool] = True
 
-    slices: int = option(4, "slices that are joined to a batch", ge=1)
+    slices: int = option(4, "slices per batch", ge=1)
 
     def plan(
         self, rows_N: NDArray[np.int64], targets_NL: sp.csr_array, epoch: int, view: View | None, keys: Keys
