@@ -143,7 +143,7 @@ def test_a_name_that_two_plugins_claim_is_nobodys(install: Install, fresh: Call)
 def test_a_built_in_command_stays_what_it_is(install: Install, fresh: Call) -> None:
     install(GREET.replace('"greet", greet', '"recipes", greet'))
     code, out, err = fresh("--help")
-    assert (code, listed(out)["recipes"]) == (0, "List the recipes: what recipe=NAME can be.")
+    assert (code, listed(out)["recipes"]) == (0, "List the recipes, for recipe=NAME.")
     assert "command 'recipes' is built in: choose another name" in err
     assert "unidec" in fresh("recipes")[1]
 

@@ -156,7 +156,7 @@ MISTAKES = {
     "nothing to compare with": (["--pred", "scores.npz"], 2, "give --truth and --train, or --data"),
     "no training labels": (["--pred", "scores.npz", "--truth", "truth.npz"], 2, "give --truth and --train"),
     "no predictions": (["--truth", "truth.npz", "--train", "train.npz"], 2, "--pred"),
-    "data and files": (["--pred", "scores.npz", "--data", "tiny", "--truth", "truth.npz"], 2, "stands in place"),
+    "data and files": (["--pred", "scores.npz", "--data", "tiny", "--truth", "truth.npz"], 2, "cannot be combined"),
     "propensity twice": (["--pred", "scores.npz", "--family", "amazon", "--propensity", "1,1"], 2, "give either"),
     "propensity of one number": (["--pred", "scores.npz", "--propensity", "0.5"], 2, "must be A,B"),
     "propensity below 0": (["--pred", "scores.npz", "--propensity", "0.5,-1"], 2, "must be A,B"),

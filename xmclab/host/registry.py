@@ -76,7 +76,7 @@ class Registry:
         """The class of a part.
 
         Raises:
-            ConfigError: nobody supplies the name.
+            ConfigError: no plugin supplies the name.
             PluginError: several plugins supply it, or its plugin is broken.
         """
         if kind not in KINDS:
@@ -100,7 +100,7 @@ class Registry:
         """The folder of a data set that a plugin supplies.
 
         Raises:
-            DataError: nobody supplies the name.
+            DataError: no plugin supplies the name.
         """
         return Path(str(self._find("dataset", name).target))
 
@@ -114,7 +114,7 @@ class Registry:
         """The command of a plugin, made by `build` from its function or `typer.Typer`.
 
         Raises:
-            ConfigError: nobody supplies the name.
+            ConfigError: no plugin supplies the name.
             PluginError: several plugins supply it, it cannot be imported, or `build` raises.
         """
         claim = self._find(COMMAND, name)
