@@ -48,7 +48,7 @@ def test_json_lines_hold_names_and_scores(
     call: Call, small_run: Path, queries: Path, expected: list[list[int]]
 ) -> None:
     code, out, err = call("predict", small_run, "--input", queries, "-k", "3", "--json")
-    assert (code, err) == (0, "note: 2 of 4 texts have no word of the vocabulary; their predictions are arbitrary\n")
+    assert (code, err) == (0, "note: 2 of 4 texts have no vocabulary words; their predictions are arbitrary\n")
     records = [json.loads(line) for line in out.splitlines()]
     assert [record["row"] for record in records] == [0, 1, 2, 3]
     assert [record["query"] for record in records] == QUERIES

@@ -93,9 +93,7 @@ def predict(
             writer.write(block, ranking)
             advance(len(block))
     if predictor.without_word:
-        note(
-            f"{predictor.without_word} of {rows} texts have no word of the vocabulary; their predictions are arbitrary"
-        )
+        note(f"{predictor.without_word} of {rows} texts have no vocabulary words; their predictions are arbitrary")
 
 
 def evaluate(

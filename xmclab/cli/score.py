@@ -34,8 +34,7 @@ def score(
         Path | None, typer.Option("--truth", metavar="FILE", help="Labels of the test queries: sparse text or .npz.")
     ] = None,
     train: Annotated[
-        Path | None,
-        typer.Option("--train", metavar="FILE", help="Labels of the training queries, in the same formats."),
+        Path | None, typer.Option("--train", metavar="FILE", help="Labels of the training queries, same formats.")
     ] = None,
     filter_: Annotated[
         Path | None, typer.Option("--filter", metavar="FILE", help="Pairs `query label` to ignore.")
@@ -45,15 +44,12 @@ def score(
         typer.Option("--data", metavar="NAME_OR_FOLDER", help="Data set, instead of --truth, --train and --filter."),
     ] = None,
     propensity: Annotated[
-        str | None,
-        typer.Option("--propensity", metavar="A,B", help="A and B of the propensity model; default: 0.55,1.5."),
+        str | None, typer.Option("--propensity", metavar="A,B", help="A,B of the propensity model; default: 0.55,1.5.")
     ] = None,
     family: Annotated[
         Family | None, typer.Option("--family", help="Use the published A,B: 0.6,2.6 or 0.5,0.4.")
     ] = None,
-    draws: Annotated[
-        int, typer.Option("--bootstrap", help="Bootstrap draws for 95 % intervals; 0: none.", min=0)
-    ] = 1000,
+    draws: Annotated[int, typer.Option("--bootstrap", help="Draws for the 95 % intervals; 0: none.", min=0)] = 1000,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the bootstrap.", min=0)] = 0,
     as_json: Json = False,
     plugin: Plugin = None,
@@ -73,8 +69,7 @@ def score(
     else:
         truth_NL, train_NL, filter_NL, usual = _labels_of_data(source, data_keys(overrides), plugin)
     ranking = read_ranking(predictions, truth_NL.shape, DEPTH, filter_NL, str(truth or f"the test set of {source}"))
-    if ranking.ids_NK.shape[1] < min(DEPTH, truth_NL.shape[1]):
-        most = ranking.ids_NK.shape[1]
+    if (most := ranking.ids_NK.shape[1]) < min(DEPTH, truth_NL.shape[1]):
         note(f"{predictions}: at most {most} labels per query: metrics beyond @{most} are omitted")
     scores = Evaluator(truth_NL, train_NL, wanted or usual).scores(ranking, draws, seed)
     if as_json:
