@@ -1,6 +1,6 @@
 """xmclab: a pluggable loss-and-sampler toolkit for extreme multi-label classification.
 
-Importing this package is cheap; torch is imported when a name that needs it is first used.
+Importing this package is cheap; torch is imported on first use of a name that needs it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One family of errors: each says what is wrong, where, and what to do, and carries its exit code."""
+"""All errors of xmclab: each says what is wrong, where, and what to do, and has an exit code."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with an input; several make one error."""
+    """One problem of an input; an error has one or more."""
 
-    where: str  # the key, file:line or name at fault, as the user typed it
-    message: str  # what is wrong with it
+    where: str  # the key, file:line or name, as the user typed it
+    message: str  # what is wrong
     hint: str = ""  # what to do about it
 
     def __str__(self) -> str:
@@ -22,7 +22,7 @@ class Problem:
 
 
 class XmclabError(Exception):
-    """Base of every error that a user can cause; printed without a traceback."""
+    """Base class of errors that users can cause; printed without a traceback."""
 
     exit_code = 1
 
@@ -44,16 +44,16 @@ class DataError(XmclabError):
 
 
 class PluginError(XmclabError):
-    """A plugin is broken, or two of them claim one name."""
+    """A plugin is broken, or two plugins claim the same name."""
 
     exit_code = 4
 
 
 class DivergedError(XmclabError):
-    """A loss or gradient stopped being finite."""
+    """A loss or gradient is not finite."""
 
     exit_code = 5
-    details: dict[str, object] | None = None  # what `failure/` of the run folder records
+    details: dict[str, object] | None = None  # recorded in `failure/` of the run folder
 
 
 class MemoryLimitError(XmclabError):
@@ -69,15 +69,15 @@ class StorageError(XmclabError):
 
 
 def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name most like a word, if any is alike."""
+    """The known name closest to a word, if any is close."""
     return next(iter(difflib.get_close_matches(word, sorted(set(known)), n=1, cutoff=cutoff)), None)
 
 
-FAMILY = 4  # names with the same beginning, above which they are listed as one
+FAMILY = 4  # more names than this with the same prefix are listed as one
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint such as `did you mean 'bce'?`, or a list of what exists, families as `pml.* (14)`."""
+    """A hint such as `did you mean 'bce'?`, or a list of the known names, with families as `pml.* (14)`."""
     names = sorted(set(known))
     close = closest(word, names)
     if close:

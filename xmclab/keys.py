@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Keys:
-    """The source of all randomness of a run; the same key gives the same draw in any process.
+    """The source of all randomness in a run; the same key gives the same draw in any process.
 
     >>> Keys(0).rng("pool", 7).integers(100) == Keys(0).rng("pool", 7).integers(100)
     True

@@ -1,4 +1,4 @@
-"""Options of a part: annotated dataclass fields, typed, range-checked and documented in place."""
+"""Options of a part: annotated dataclass fields with bounds and help."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def option(
 ) -> Any:
     """Declare an option of a part: `temperature: float = option(0.05, "divides the scores", gt=0)`.
 
-    The annotation is the type that an override is converted to, and `gt`/`ge`/`lt`/`le` bound it. A
-    choice is a `typing.Literal`. A plain dataclass default works too; it only lacks the description.
+    Overrides are converted to the annotated type and checked against `gt`/`ge`/`lt`/`le`. Use `typing.Literal`
+    for a choice. A plain dataclass default works too; it only lacks the help text.
     """
     bounds = {"gt": gt, "ge": ge, "lt": lt, "le": le}
     metadata = {"help": help} | {name: bound for name, bound in bounds.items() if bound is not None}

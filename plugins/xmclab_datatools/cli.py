@@ -1,4 +1,4 @@
-"""`xmclab data`: look at a data set before training on it, and bring it into another form."""
+"""`xmclab data`: inspect a data set before training on it, and convert it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from xmclab.host import Config
     from xmclab_datatools.write import Contents
 
-# The commands import what they need when they run: help answers without torch.
+# Commands import what they need when they run, so that --help does not wait for torch.
 app = typer.Typer(
     help="Check, describe, convert and split data sets.",
     no_args_is_help=True,
@@ -33,8 +33,8 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="KEY=VALUE", help="As for `run`: reader.text=title+content, reader.labels=tags."),
 ]
-Out = Annotated[Path, typer.Argument(metavar="OUT", help="The folder to write, new or empty.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of every random draw.")]
+Out = Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write, new or empty.")]
+Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 
 
 @app.command()
@@ -66,11 +66,9 @@ def stats(
     source: Source,
     overrides: Overrides = None,
     as_json: Json = False,
-    plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw the frequency curve of the labels.")
-    ] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Plot the label frequency curve.")] = None,
 ) -> None:
-    """Describe a data set: sizes, frequencies, words: xmclab data stats debian"""
+    """Describe a data set (sizes, frequencies, words): xmclab data stats debian"""
     from xmclab_datatools import show
     from xmclab_datatools import stats as numbers
 
@@ -79,12 +77,12 @@ def stats(
     if plot is not None:
         with _writing(plot):
             numbers.plot(data, plot)
-        note(f"{plot}: the frequency curve of the labels")
+        note(f"{plot}: label frequency curve")
     print_json(found) if as_json else show.print_statistics(found)
 
 
 class Layout(enum.StrEnum):
-    """What `convert` writes, by the name of the reader that reads it."""
+    """Layouts that `convert` writes, named after their readers."""
 
     lf_json = enum.auto()
     raw_text = enum.auto()
@@ -98,7 +96,7 @@ def convert(
     source: Source,
     out: Out,
     overrides: Overrides = None,
-    to: Annotated[Layout, typer.Option(help="The layout to write.")] = Layout.lf_json,
+    to: Annotated[Layout, typer.Option(help="Layout to write.")] = Layout.lf_json,
     as_json: Json = False,
 ) -> None:
     """Write a data set in another layout: xmclab data convert my.csv my-set --to lf_json"""
@@ -118,7 +116,7 @@ def convert(
 
 def _share(value: float) -> float:
     if not 0 < value < 1:
-        raise typer.BadParameter(f"{value:g} is not above 0 and below 1.")
+        raise typer.BadParameter(f"must be above 0 and below 1, not {value:g}.")
     return value
 
 
@@ -128,12 +126,12 @@ def split(
     out: Out,
     overrides: Overrides = None,
     test_share: Annotated[
-        float, typer.Option(callback=_share, help="Share of the queries in the test, above 0 and below 1.")
+        float, typer.Option(callback=_share, help="Fraction of queries in the test set, above 0 and below 1.")
     ] = 0.2,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Cut all queries anew into training and test, with filter files: xmclab data split my.csv my-set --seed 1"""
+    """Resplit all queries into training and test, with filter files: xmclab data split my.csv my-set --seed 1"""
     from xmclab.data import with_reader
     from xmclab.system.files import new_folder
     from xmclab_datatools.resplit import resplit
@@ -146,14 +144,14 @@ def split(
 
 
 def _config(source: str, overrides: list[str] | None) -> Config:
-    """What can be set about the data, with the keys that `run` takes."""
+    """The data config, from the keys that `run` takes."""
     from xmclab.host import default_registry, resolve
 
     return resolve(["baseline=none", *(overrides or []), f"data={source}"], default_registry())
 
 
 def _open(config: Config) -> tuple[str, Dataset]:
-    """(name of the reader, data set); whatever a reader prints, stdout holds results only."""
+    """(name of the reader, data set); anything a reader prints goes to stderr."""
     from xmclab.data import open_data, with_reader
 
     with contextlib.redirect_stdout(sys.stderr):
@@ -162,11 +160,11 @@ def _open(config: Config) -> tuple[str, Dataset]:
 
 
 def _open_with_contents(config: Config) -> tuple[Dataset, Contents]:
-    """The data set by its titles, and what else is in its texts; the reader is known by now."""
+    """The data set with titles as texts, and the other text fields; the reader is already known."""
     from xmclab_datatools.write import with_contents
 
     def read(text: Literal["title", "title+content"]) -> Dataset:
-        # The same warnings are not given twice.
+        # Do not repeat the same warnings.
         with contextlib.nullcontext() if text == "title" else messages.kept("xmclab.data"):
             return _open(config.with_option("reader", "text", text))[1]
 
@@ -199,7 +197,7 @@ def _messages(records: list[logging.LogRecord], level: int) -> list[str]:
 
 @contextlib.contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """Say what could not be written."""
+    """Report what could not be written."""
     from xmclab.errors import Problem, StorageError
 
     try:

@@ -13,15 +13,15 @@ from xmclab.data.propensity import HEAD_ABOVE, TAIL_UP_TO
 
 
 def print_check(found: dict[str, Any]) -> None:
-    """A line for a data set that is fine, then a line for each thing worth knowing."""
-    print(f"{found['data']}: fine, read as {found['reader']}: {_sizes(found['sizes'])}")
+    """Print a line for a valid data set, then its notes and warnings."""
+    print(f"{found['data']}: OK, read as {found['reader']}: {_sizes(found['sizes'])}")
     for kind in ("note", "warning"):
         for line in found[f"{kind}s"]:
             print(f"{kind}: {line}")
 
 
 def print_written(out: Path, sizes: dict[str, int]) -> None:
-    """A line for a data set that was written."""
+    """Print a line for a data set that was written."""
     print(f"{out}: {_sizes(sizes)}")
 
 
@@ -30,7 +30,7 @@ def _sizes(sizes: dict[str, int]) -> str:
 
 
 def print_statistics(stats: dict[str, Any]) -> None:
-    """Three tables: the queries, the labels, and both by frequency of the labels."""
+    """Print three tables: queries, labels, and both by label frequency."""
     console = Console(highlight=False)
     train, test, labels = stats["train"], stats["test"], stats["labels"]
 
@@ -60,7 +60,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def _text(value: Any) -> str:
-    """A number, or the mean and the largest of many."""
+    """A number, or the mean and the maximum."""
     if isinstance(value, dict):
         return f"{value['mean']:.2f} (max {value['max']:,})"
     if value is None:

@@ -114,7 +114,7 @@ def test_a_broken_plugin_leaves_the_others_working(install: Install, fresh: Call
     assert code == 0
     assert {"run", "bench", "greet"} <= listed(out).keys()
     assert err == (
-        "warning: plugin broken: left out, broken-dist 0.9 (plugin broken) is broken: "
+        "warning: plugin broken: skipped because broken-dist 0.9 (plugin broken) is broken: "
         "import: RuntimeError: out of order\n"
     )
     assert fresh("greet") == (0, "hello you \n", "")
@@ -129,7 +129,7 @@ def test_a_name_that_two_plugins_claim_is_nobodys(install: Install, fresh: Call)
     code, out, err = fresh("bench", "--list")
     assert (code, out) == (4, "")
     assert "command 'bench' is supplied by both xmclab " in err
-    assert "(plugin bench) and other-dist 2.5 (plugin other) (say 'other_dist.bench' or 'xmclab.bench', " in err
+    assert "(plugin bench) and other-dist 2.5 (plugin other) (use 'other_dist.bench' or 'xmclab.bench', " in err
     assert fresh("other_dist.bench") == (0, "hello you \n", "")
     code, out, _ = fresh("xmclab.bench", "--list")
     assert (code, "reductions" in out) == (0, True)
@@ -143,7 +143,7 @@ def test_a_name_that_two_plugins_claim_is_nobodys(install: Install, fresh: Call)
 def test_a_built_in_command_stays_what_it_is(install: Install, fresh: Call) -> None:
     install(GREET.replace('"greet", greet', '"recipes", greet'))
     code, out, err = fresh("--help")
-    assert (code, listed(out)["recipes"]) == (0, "List the recipes: what recipe=NAME can be.")
+    assert (code, listed(out)["recipes"]) == (0, "List the recipes, for recipe=NAME.")
     assert "command 'recipes' is built in: choose another name" in err
     assert "unidec" in fresh("recipes")[1]
 

@@ -29,7 +29,7 @@ CASES = {
             "error: pool.beta: 'x' should be a valid integer",
             "error: sampler: unknown sampler 'clustr' (did you mean 'cluster'?)",
             "error: loss.de: column ",
-            "error: nonsense: an override is KEY=VALUE",
+            "error: nonsense: expected KEY=VALUE",
         ],
     ),
     "no such folder": (["recipe=unidec", "data=./nowhere"], 3, ["error: data=./nowhere: no such folder"]),

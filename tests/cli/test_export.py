@@ -19,7 +19,9 @@ def exported(call: Call, small_run: Path, tmp_path: Path) -> Path:
     code, out, err = call("export", small_run, "--to", tmp_path / "export")
     assert code == 0
     assert out.startswith(f"{tmp_path / 'export'}: 922 labels, ")
-    assert err == "note: sentence-transformers has no form for this encoder and head: the folder is for xmclab alone\n"
+    assert (
+        err == "note: sentence-transformers does not support this encoder and head; only xmclab can load the folder\n"
+    )
     return tmp_path / "export"
 
 
@@ -76,9 +78,9 @@ def test_mistakes(call: Call, small_run: Path, exported: Path, tmp_path: Path) -
         ([small_run], 2, "--to"),
         ([small_run, "--to", tmp_path / "x", "--index", "tree"], 2, "--index"),
         ([small_run, "--to", exported], 7, "not an empty folder"),
-        ([tmp_path / "nowhere", "--to", tmp_path / "x"], 7, "is no folder of a finished run"),
+        ([tmp_path / "nowhere", "--to", tmp_path / "x"], 7, "not the folder of a finished run"),
         ([tmp_path / "unfinished", "--to", tmp_path / "x"], 7, "it has no result.json"),
-        ([exported, "--to", tmp_path / "x"], 2, "is an export already"),
+        ([exported, "--to", tmp_path / "x"], 2, "is already an export"),
     ]:
         code, out, err = call("export", *arguments)
         assert (code, out) == (expected_code, "")

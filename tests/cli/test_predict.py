@@ -48,7 +48,7 @@ def test_json_lines_hold_names_and_scores(
     call: Call, small_run: Path, queries: Path, expected: list[list[int]]
 ) -> None:
     code, out, err = call("predict", small_run, "--input", queries, "-k", "3", "--json")
-    assert (code, err) == (0, "note: 2 of 4 texts have no known word: their labels mean nothing\n")
+    assert (code, err) == (0, "note: 2 of 4 texts have no vocabulary words; their predictions are arbitrary\n")
     records = [json.loads(line) for line in out.splitlines()]
     assert [record["row"] for record in records] == [0, 1, 2, 3]
     assert [record["query"] for record in records] == QUERIES
@@ -109,13 +109,13 @@ def test_a_second_label_of_a_name_is_noted(call: Call, small_run: Path, tmp_path
     code, out, err = call("predict", small_run, *arguments)
     shown = ", ".join(sorted(["N1", taken]))
     assert (code, json.loads(out)["labels"][0]["label"]) == (0, 923)
-    assert err == f"note: {more}: names of several labels, which only their number tells apart: {shown}\n"
+    assert err == f"note: {more}: these names belong to several labels; tell them apart by label number: {shown}\n"
 
 
 def test_more_labels_than_there_are_is_said_and_done(call: Call, small_run: Path) -> None:
     code, out, err = call("predict", small_run, "--text", "perl", "-k", "1000", "--json")
     assert code == 0
-    assert err == "note: -k 1000: there are 922 labels, all of them are ranked\n"
+    assert err == "note: -k 1000: there are only 922 labels; all are ranked\n"
     assert sorted(label["label"] for label in json.loads(out)["labels"]) == list(range(922))
 
 
@@ -125,7 +125,7 @@ MISTAKES = {
     "unknown head": (["--text", "x", "--head", "cls"], 2, "did you mean 'clf'"),
     "no results": (["--text", "x", "-k", "0"], 2, "-k"),
     "unknown format": (["--text", "x", "--format", "xml"], 2, "--format"),
-    "two formats": (["--text", "x", "--format", "xmc", "--json"], 2, "--json says otherwise"),
+    "two formats": (["--text", "x", "--format", "xmc", "--json"], 2, "conflicts with --json"),
     "unknown kind of file": (["--input", "x.xml"], 2, "x.xml"),
     "missing file": (["--input", "nowhere.txt"], 3, "nowhere.txt: cannot be read"),
     "missing labels": (["--text", "x", "--add-labels", "nowhere.txt"], 3, "nowhere.txt: cannot be read"),
@@ -171,7 +171,7 @@ def test_nothing_is_left_of_a_file_that_could_not_be_finished(
 def test_a_folder_without_a_run_exits_7(call: Call, tmp_path: Path) -> None:
     code, out, err = call("predict", tmp_path, "--text", "x")
     assert (code, out) == (7, "")
-    assert "is no folder of a finished run" in err
+    assert "not the folder of a finished run" in err
 
 
 def test_eval_prints_the_metrics_of_the_run(call: Call, small_run: Path) -> None:

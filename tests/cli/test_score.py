@@ -115,7 +115,7 @@ def test_the_data_is_read_as_its_keys_say(call: Call, tmp_path: Path) -> None:
     assert "epochs=3: only data.* and reader keys can be set here" in err
     code, _, err = call("score", "--pred", tmp_path / "p.txt", "reader=table")
     assert code == 2
-    assert "reader=table: says how data is read, and there is no --data" in err
+    assert "reader=table: needs --data" in err
 
 
 def test_metrics_deeper_than_the_predictions_are_left_out(call: Call, files: dict[str, Path], tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_metrics_deeper_than_the_predictions_are_left_out(call: Call, files: dic
     code, out, err = call("score", *arguments({**files, "scores": tmp_path / "top.npy"}), "--json")
     assert code == 0
     assert set(json.loads(out)["metrics"]) == {f"{kind}@{k}" for kind in KINDS for k in (1, 3)}
-    assert "4 labels of a row at the most, deeper metrics are left out" in err
+    assert "at most 4 labels per query: metrics beyond @4 are omitted" in err
 
 
 def test_padding_never_reaches_the_metrics() -> None:
@@ -156,10 +156,10 @@ MISTAKES = {
     "nothing to compare with": (["--pred", "scores.npz"], 2, "give --truth and --train, or --data"),
     "no training labels": (["--pred", "scores.npz", "--truth", "truth.npz"], 2, "give --truth and --train"),
     "no predictions": (["--truth", "truth.npz", "--train", "train.npz"], 2, "--pred"),
-    "data and files": (["--pred", "scores.npz", "--data", "tiny", "--truth", "truth.npz"], 2, "stands in place"),
+    "data and files": (["--pred", "scores.npz", "--data", "tiny", "--truth", "truth.npz"], 2, "cannot be combined"),
     "propensity twice": (["--pred", "scores.npz", "--family", "amazon", "--propensity", "1,1"], 2, "give either"),
-    "propensity of one number": (["--pred", "scores.npz", "--propensity", "0.5"], 2, "is not A,B"),
-    "propensity below 0": (["--pred", "scores.npz", "--propensity", "0.5,-1"], 2, "is not A,B"),
+    "propensity of one number": (["--pred", "scores.npz", "--propensity", "0.5"], 2, "must be A,B"),
+    "propensity below 0": (["--pred", "scores.npz", "--propensity", "0.5,-1"], 2, "must be A,B"),
     "unknown family": (["--pred", "scores.npz", "--family", "debian"], 2, "--family"),
     "missing file": (["--pred", "p.txt", "--truth", "truth.npz", "--train", "train.npz"], 3, "p.txt: cannot be read"),
     "other shape": (
@@ -182,7 +182,11 @@ MISTAKES = {
         3,
         "top.npy: has 2 rows, truth.npz has 60",
     ),
-    "predictions for other data": (["--pred", "few.txt", "--data", "tiny"], 3, "has 1 rows, the test of tiny has 399"),
+    "predictions for other data": (
+        ["--pred", "few.txt", "--data", "tiny"],
+        3,
+        "has 1 rows, the test set of tiny has 399",
+    ),
     "bad line": (
         ["--pred", "bad.txt", "--truth", "truth.npz", "--train", "train.npz"],
         3,

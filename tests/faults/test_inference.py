@@ -57,7 +57,7 @@ def test_k_beyond_the_labels_is_clipped_with_a_note(exported: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0
     note, warning = done.stderr.splitlines()
-    assert note == "note: -k 100000: there are 922 labels, all of them are ranked"
+    assert note == "note: -k 100000: there are only 922 labels; all are ranked"
     assert "index.faiss: missing" in warning
     header, row = done.stdout.splitlines()
     assert header == "1 922"

@@ -92,7 +92,10 @@ def test_39_the_others_train_unless_strict(install: Install, tmp_path: Path) -> 
     install(loss("theirs"))
     code, out, err = xmclab("run", *SMALL, "loss.de=ds+theirs", "--json", "--out", tmp_path / "out")
     assert (code, json.loads(out)["out"]) == (0, str(tmp_path / "out"))
-    assert "warning: plugin broken: left out, broken-dist 0.9 (plugin broken) is broken: import: SystemExit: 3" in err
+    assert (
+        "warning: plugin broken: skipped because broken-dist 0.9 (plugin broken) is broken: import: SystemExit: 3"
+        in err
+    )
     code, out, err = xmclab("recipes", XMCLAB_STRICT="1")
     assert (code, out) == (4, "")
     assert "SystemExit: 3" in err
@@ -103,7 +106,7 @@ def test_40_two_distributions_supply_one_name(install: Install, fresh: Call) -> 
     install(loss("mine"), "dist-b", "2.0", "b")
     code, out, err = fresh("run", *SMALL, "loss.de=mine", "--dry-run")
     assert (code, out) == (4, "")
-    for words in ("dist-a 1.0 (plugin a)", "dist-b 2.0 (plugin b)", "say 'dist_a.mine' or 'dist_b.mine'"):
+    for words in ("dist-a 1.0 (plugin a)", "dist-b 2.0 (plugin b)", "use 'dist_a.mine' or 'dist_b.mine'"):
         assert words in err
     code, out, _ = fresh("run", *SMALL, "loss.de=dist_b.mine", "--dry-run", "--json")
     assert (code, json.loads(out)["loss"]["de"]["expression"]) == (0, "dist_b.mine")
@@ -125,8 +128,8 @@ def test_40_two_distributions_use_one_entry_point_name(install: Install, fresh: 
     [
         (hook("xmclab_prats()"), "there is no hook 'xmclab_prats' (did you mean 'xmclab_parts'?)"),
         ("def xmclab_recipies(): ...", "there is no hook 'xmclab_recipies' (did you mean 'xmclab_recipes'?)"),
-        (hook("xmclab_parts(config)"), "xmclab_parts has no argument 'config' (it takes none)"),
-        (hook("xmclab_parts(config)", "return []"), "xmclab_parts has no argument 'config' (it takes none)"),
+        (hook("xmclab_parts(config)"), "xmclab_parts has no argument 'config' (it takes no arguments)"),
+        (hook("xmclab_parts(config)", "return []"), "xmclab_parts has no argument 'config' (it takes no arguments)"),
     ],
 )
 def test_41_a_misspelt_hook_or_argument(
@@ -145,7 +148,10 @@ def test_41_a_misspelt_hook_or_argument(
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("xmclab_api = 99\n" + loss("mine"), "built for version 99 of the plugin interface, this xmclab has version 1"),
+        (
+            "xmclab_api = 99\n" + loss("mine"),
+            "built for version 99 of the plugin interface, but this xmclab has version 1",
+        ),
         (loss("mine").replace("@dataclass\n", ""), "loss 'mine' must be a dataclass: decorate Mine with @dataclass"),
     ],
 )
@@ -190,8 +196,8 @@ def test_43_trackers_that_raise(install: Install, tmp_path: Path) -> None:
     code, _, err = xmclab("run", *SMALL, "tracker=mine", "--out", tmp_path / "faulty")
     assert code == 0
     assert [line for line in err.splitlines() if line.startswith("warning: ")] == [
-        "warning: tracker watch: KeyError: 'epoch', at 'start'; switched off for the rest of this run",
-        "warning: tracker mine: RuntimeError: out of order, at 'start'; switched off for the rest of this run",
+        "warning: tracker watch: KeyError: 'epoch', at 'start'; disabled for the rest of this run",
+        "warning: tracker mine: RuntimeError: out of order, at 'start'; disabled for the rest of this run",
     ]
     code, _, _ = xmclab("run", *SMALL, "--out", tmp_path / "plain", XMCLAB_PLUGINS="xmclab")
     assert code == 0
@@ -218,11 +224,11 @@ def test_42_a_closed_form_of_wrong_shape_is_named(
     parts = [f"plugin={tmp_path / 'vague.py'}", "loss.clf=vague", f"reduction.clf={reduction}"]
     code, _, stderr = call("run", *small, *parts, "--out", tmp_path / "run")
     assert code == 4
-    assert "Vague: value_and_grad() returns a sum and its gradients" in stderr
+    assert "Vague: value_and_grad() must return a sum and its gradients" in stderr
 
 
 def test_a_file_that_supplies_nothing_is_refused(tmp_path: Path, call: Callable[..., tuple[int, str, str]]) -> None:
     (tmp_path / "empty.py").write_text("def parts():\n    return []\n")
     code, _, stderr = call("run", f"plugin={tmp_path / 'empty.py'}", "data=tiny")
     assert code == 4
-    assert "supplies nothing: no function of it is marked with @xmclab.hookimpl" in stderr
+    assert "supplies nothing: none of its functions is marked with @xmclab.hookimpl" in stderr

@@ -237,7 +237,7 @@ def test_a_multiclass_loss_under_a_binary_reduction_is_refused_with_the_reason()
     for expression, reduction, column in [("bce+ova(ds)", "psl", 5), ("bce+ds", "ova_n", 5)]:
         (message,) = messages(expression, reduction)
         assert message.startswith(f"loss.clf: column {column}: ")
-        assert "reduces binary losses" in message
+        assert "takes binary losses" in message
         assert "'ds' is a multi-class loss" in message
         assert "psl" in message
 
@@ -499,7 +499,7 @@ def test_a_loss_that_averages_by_itself_is_refused(batch, shrink):
         def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
             return shrink(s_QP)
 
-    with pytest.raises(PluginError, match="do not sum or average") as caught:
+    with pytest.raises(PluginError, match="leave sums and averages to the reduction") as caught:
         Objective([Term("mine", 1.0, Averaged(), Psl())])(*batch)
     assert caught.value.exit_code == 4
     assert "'mine'" in str(caught.value)

@@ -1,4 +1,4 @@
-"""Trackers get every record of a run, cannot change it, and are switched off once they raise."""
+"""Trackers get every record of a run, cannot change it, and are disabled once they raise."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_a_tracker_that_raises_is_warned_of_once_and_switched_off(tmp_path: Path
     counting = at("step", "open(self.folder / 'calls', 'a').write('x'); 1 / record['step']")
     result, warnings = train(tmp_path / "out", counting, LISTENER)
     assert warnings == [
-        "tracker mine: ZeroDivisionError: division by zero, at 'step'; switched off for the rest of this run"
+        "tracker mine: ZeroDivisionError: division by zero, at 'step'; disabled for the rest of this run"
     ]
     assert (result.folder / "calls").read_text() == "x"
     assert len(told(result.folder, "step")) == len(events(result.folder, "step")) > 1

@@ -71,10 +71,10 @@ def test_the_table_of_a_profile_adds_up() -> None:
     assert rows["plan wait"] == ["20", "50.00", "10.0", "%"]
     assert rows["optimizer"] == ["20", "200.00", "40.0", "%"]
     assert rows["other"] == ["20", "100.00", "20.0", "%"]
-    assert rows["step, the sum of these"] == ["20", "350.00", "70.0", "%"]
+    assert rows["step total"] == ["20", "350.00", "70.0", "%"]
     assert rows["refresh"] == ["3", "666.67", "20.0", "%"]
     assert rows["evaluation"] == ["1", "1,000.00", "10.0", "%"]
-    assert rows["all"] == ["1", "10,000.00", "100.0", "%"]
+    assert rows["total"] == ["1", "10,000.00", "100.0", "%"]
 
 
 def test_every_operation_of_a_step_belongs_to_one_part() -> None:

@@ -1,7 +1,7 @@
 """The command line: `xmclab run`, `predict`, `eval`, `score`, `export`, `parts`, `recipes`, `data`; plugins add others.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 usage or config, 3 data, 4 plugin,
-5 diverged, 6 out of memory, 7 storage, 130 interrupted, 141 the reader of stdout went away.
+5 diverged, 6 out of memory, 7 storage, 130 interrupted, 141 stdout was closed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from xmclab.cli.common import Json, print_files, print_json, registry_with, with
 from xmclab.errors import XmclabError
 from xmclab.system import messages
 
-# The commands import what they need when they run: help answers without torch.
+# Commands import what they need when they run, so that --help does not wait for torch.
 app = typer.Typer(
     name="xmclab",
     cls=Commands,
@@ -39,7 +39,7 @@ app = typer.Typer(
 
 def main() -> None:
     """The entry point, and the one place where errors become messages and exit codes."""
-    # Torch's threads would otherwise wait in a busy loop, on the cores that our planner and compiled loops want.
+    # Otherwise torch's idle threads spin on the cores that our planner and compiled loops need.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with messages.shown():
         code = _run_app()
@@ -54,7 +54,7 @@ def _run_app() -> int:
     try:
         app()
     except SystemExit as exit_:
-        if isinstance(exit_.__context__, BrokenPipeError):  # typer's own answer to it is 1, which here means a bug
+        if isinstance(exit_.__context__, BrokenPipeError):  # typer would exit with 1, which here means a bug
             return _stdout_is_gone()
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except XmclabError as error:
@@ -68,7 +68,7 @@ def _run_app() -> int:
     except Exception:
         traceback.print_exc()
         print(
-            f"error: a bug in xmclab {__version__} or in a plugin; please report it with the lines above",
+            f"error: this is a bug in xmclab {__version__} or in a plugin; please report it with the lines above",
             file=sys.stderr,
         )
         return 1
@@ -76,7 +76,7 @@ def _run_app() -> int:
 
 
 def _stdout_is_gone() -> int:
-    """The exit code for it; what is still to be flushed goes nowhere."""
+    """The exit code for it; discards what is still to be flushed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
     return 141
 
@@ -99,10 +99,10 @@ def options(
 @app.command()
 def run(
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as recipe=unidec loss.clf=ds+bce.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Overrides: recipe=unidec loss.clf=ds+bce.")
     ] = None,
     as_json: Json = False,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="The run folder, new or empty.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Run folder, new or empty.")] = None,
     why: Annotated[bool, typer.Option("--why", help="Print every value and who set it; do not train.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the config; do not train.")] = False,
 ) -> None:
@@ -129,7 +129,7 @@ def _train(config: Any, out: Path | None, as_json: bool) -> None:
     from xmclab.runs.run import print_result
     from xmclab.runs.run import run as train
 
-    # Whatever a part prints, stdout holds results only.
+    # Parts may print; stdout is for results only.
     with contextlib.redirect_stdout(sys.stderr):
         try:
             result = train(config, out, Console(file=sys.stderr))
@@ -153,16 +153,16 @@ app.command()(export.export)
 @app.command()
 def parts(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[KIND] [plugin=FILE]", help="Such as loss, sampler, reduction.")
+        list[str] | None, typer.Argument(metavar="[KIND] [plugin=FILE]", help="Only this kind: loss, sampler, ...")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List the parts: what each is, its options, and the plugin that it comes from."""
+    """List the parts, with their options and the plugin each comes from."""
     from xmclab.cli import show
 
     kinds, files = without_plugins(words)
     if len(kinds) > 1:
-        raise typer.BadParameter(f"one kind at a time, not {' '.join(kinds)}")
+        raise typer.BadParameter(f"expected one kind, not {' '.join(kinds)}")
     registry = registry_with(files)
     found = registry.describe(*kinds)
     print_json(show.parts_document(registry, found)) if as_json else show.print_parts(registry, found)
@@ -173,9 +173,9 @@ def recipes(
     words: Annotated[list[str] | None, typer.Argument(metavar="[plugin=FILE]")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the recipes: what recipe=NAME can be."""
+    """List the recipes, for recipe=NAME."""
     others, files = without_plugins(words)
     if others:
-        raise typer.BadParameter(f"nothing but plugin=FILE is expected, not {' '.join(others)}")
+        raise typer.BadParameter(f"expected only plugin=FILE, not {' '.join(others)}")
     registry = registry_with(files)
     print_files({name: registry.recipe(name) for name in registry.names("recipe")}, as_json)

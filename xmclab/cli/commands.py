@@ -1,4 +1,4 @@
-"""Commands of plugins beside the built-in ones: listed by their names, imported when they are used."""
+"""Plugin commands beside the built-in ones: listed by name, imported when used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xmclab.host.registry import default_registry
 
 
 class Commands(TyperGroup):
-    """The built-in commands, which need no plugin, and those that plugins supply."""
+    """The built-in commands, which need no plugin, and those of plugins."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         registry = default_registry()
@@ -22,7 +22,7 @@ class Commands(TyperGroup):
         return [*super().list_commands(ctx), *registry.commands()]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command; one of a plugin's has its name and help only, for listings."""
+        """The command; for a plugin's, only its name and help, for listings."""
         if (built_in := super().get_command(ctx, cmd_name)) is not None:
             return built_in
         help = default_registry().commands().get(cmd_name)
@@ -34,7 +34,7 @@ class Commands(TyperGroup):
             return super().resolve_command(ctx, args)
         try:
             return name, default_registry().command(name, _as_command), args[1:]
-        except ConfigError:  # nobody has it, which typer says together with the usage
+        except ConfigError:  # unknown command: typer reports it with the usage
             return super().resolve_command(ctx, args)
 
 

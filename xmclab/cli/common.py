@@ -1,4 +1,4 @@
-"""What several commands share, those of plugins too. Nothing here imports torch: help answers without it."""
+"""Shared by several commands, including those of plugins. Imports no torch, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
     from xmclab.host.registry import Registry
 
-WIDE = 200  # columns where nobody watches: lines stay whole for grep
+WIDE = 200  # columns when stdout is not a terminal: lines stay whole for grep
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
-Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or an export of one.", show_default=False)]
+Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or an export.", show_default=False)]
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, ...")]
 Plugin = Annotated[
     list[str] | None,
-    typer.Option("--plugin", metavar="FILE", help="A plugin file that the encoder, a head or the data need."),
+    typer.Option("--plugin", metavar="FILE", help="Plugin file needed by the encoder, a head or the data."),
 ]
 
 DataKeys = Annotated[
@@ -38,14 +38,14 @@ def print_json(document: Any) -> None:
 
 
 def wide_console() -> Console:
-    """Stdout, as wide as lines get where nobody watches."""
+    """Stdout, wide when it is not a terminal."""
     from rich.console import Console
 
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
 
 
 def print_files(files: Mapping[str, Path], as_json: bool) -> None:
-    """YAML files by name, each with the comment on its first line."""
+    """Print YAML files by name, each with the comment on its first line."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -67,13 +67,13 @@ def note(text: str) -> None:
 
 
 def without_plugins(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    """What was typed beside `plugin=FILE`, and the files."""
+    """The words other than `plugin=FILE`, and the files."""
     files = [word.removeprefix("plugin=") for word in words or () if word.startswith("plugin=")]
     return [word for word in words or () if not word.startswith("plugin=")], files
 
 
 def data_keys(overrides: Sequence[str] | None) -> list[str]:
-    """Overrides that say how data is read; any other is refused."""
+    """Overrides that say how data is read; others are an error."""
     from xmclab.errors import ConfigError, Problem
 
     given = list(overrides or ())
@@ -84,7 +84,7 @@ def data_keys(overrides: Sequence[str] | None) -> list[str]:
 
 
 def registry_with(files: Sequence[str] | None) -> Registry:
-    """The installed plugins and those of these files."""
+    """The installed plugins and those in these files."""
     from xmclab.host.registry import default_registry
 
     registry = default_registry()

@@ -15,7 +15,7 @@ from xmclab.errors import ConfigError, Problem
 
 
 class IndexType(StrEnum):
-    """Structures of faiss."""
+    """Index structures of faiss."""
 
     flat = "flat"
     hnsw = "hnsw"
@@ -24,25 +24,25 @@ class IndexType(StrEnum):
 
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.", show_default=False)],
-    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="The folder to write, new or empty.")],
+    to: Annotated[Path, typer.Option("--to", metavar="DIR", help="Folder to write, new or empty.")],
     index: Annotated[
-        IndexType | None, typer.Option("--index", help="Structure of the faiss index; by default the run's, else flat.")
+        IndexType | None, typer.Option("--index", help="Structure of the faiss index; default: the run's, else flat.")
     ] = None,
     as_json: Json = False,
     device: Device = "auto",
     plugin: Plugin = None,
 ) -> None:
-    """Write all that answering queries takes to a folder: xmclab export runs/my-run --to my-model"""
+    """Write everything needed to answer queries to a folder: xmclab export runs/my-run --to my-model"""
     registry = registry_with(plugin)
     with contextlib.redirect_stdout(sys.stderr):
         from xmclab.serve.export import MANIFEST, write_export
         from xmclab.serve.open import open_predictor
 
         if (run / MANIFEST).is_file():
-            raise ConfigError(Problem(str(run), "is an export already", "copy the folder"))
+            raise ConfigError(Problem(str(run), "is already an export", "copy the folder"))
         manifest = write_export(open_predictor(run, registry, device), run, to, index)
     if manifest["sentence_transformer"] is None:
-        note("sentence-transformers has no form for this encoder and head: the folder is for xmclab alone")
+        note("sentence-transformers does not support this encoder and head; only xmclab can load the folder")
     if as_json:
         print_json(manifest)
         return

@@ -1,4 +1,4 @@
-"""`xmclab predict` and `xmclab eval`: what a trained model answers, and how good its answers are."""
+"""`xmclab predict` and `xmclab eval`: predictions of a trained model, and their metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHOWN = 5  # names in a note
 
 
 class Format(StrEnum):
-    """How answers are written."""
+    """Output formats."""
 
     table = "table"
     jsonl = "jsonl"
@@ -36,14 +36,14 @@ class Format(StrEnum):
 
 def predict(
     folder: Folder,
-    texts: Annotated[list[str] | None, typer.Option("--text", help="A query; may be given several times.")] = None,
+    texts: Annotated[list[str] | None, typer.Option("--text", help="A query; can be repeated.")] = None,
     file: Annotated[
         Path | None,
         typer.Option("--input", metavar="FILE", help="Queries: .txt, .csv, .tsv, .jsonl, .parquet; - reads stdin."),
     ] = None,
-    k: Annotated[int, typer.Option("-k", help="Labels of a query.", min=1)] = 5,
+    k: Annotated[int, typer.Option("-k", help="Labels per query.", min=1)] = 5,
     head: Annotated[
-        str | None, typer.Option("--head", metavar="HEAD", help="de, clf or de+clf; by default both heads.")
+        str | None, typer.Option("--head", metavar="HEAD", help="de, clf or de+clf; default: all heads.")
     ] = None,
     more: Annotated[
         Path | None, typer.Option("--add-labels", metavar="FILE", help="Rank these labels too, by their texts.")
@@ -54,19 +54,19 @@ def predict(
     form: Annotated[
         Format | None, typer.Option("--format", help="Tables, a JSON object per line, or sparse text (label:score).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --format jsonl.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write there, not to stdout.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Short for --format jsonl.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to FILE instead of stdout.")] = None,
     device: Device = "auto",
     plugin: Plugin = None,
 ) -> None:
-    """Name the best labels of a text: xmclab predict runs/my-run --text "plot functions" -k 5"""
+    """Predict the best labels of a text: xmclab predict runs/my-run --text "plot functions" -k 5"""
     from xmclab.serve.output import FORMATS
     from xmclab.serve.texts import TextFile
 
     if bool(texts) == bool(file):
         raise ConfigError(Problem("predict", "give either --text or --input"))
     if as_json and form not in (None, Format.jsonl):
-        raise ConfigError(Problem(f"--format {form}", "--json says otherwise"))
+        raise ConfigError(Problem(f"--format {form}", "conflicts with --json"))
     registry = registry_with(plugin)
     with contextlib.ExitStack() as stack:
         queries = stack.enter_context(_queries(file, column)) if file else None
@@ -80,7 +80,7 @@ def predict(
         if queries:
             queries.with_content = predictor.reads_content
         if k > len(predictor.labels):
-            note(f"-k {k}: there are {len(predictor.labels)} labels, all of them are ranked")
+            note(f"-k {k}: there are only {len(predictor.labels)} labels; all are ranked")
             k = len(predictor.labels)
 
         stream = stack.enter_context(_target(out))
@@ -93,7 +93,7 @@ def predict(
             writer.write(block, ranking)
             advance(len(block))
     if predictor.without_word:
-        note(f"{predictor.without_word} of {rows} texts have no known word: their labels mean nothing")
+        note(f"{predictor.without_word} of {rows} texts have no vocabulary words; their predictions are arbitrary")
 
 
 def evaluate(
@@ -101,13 +101,13 @@ def evaluate(
     overrides: DataKeys = None,
     source: Annotated[
         str | None,
-        typer.Option("--data", metavar="NAME_OR_FOLDER", help="Data to measure on; by default the run's own."),
+        typer.Option("--data", metavar="NAME_OR_FOLDER", help="Data to evaluate on; default: the run's own."),
     ] = None,
     as_json: Json = False,
     device: Device = "auto",
     plugin: Plugin = None,
 ) -> None:
-    """Measure a trained model on the test queries of a data set: xmclab eval runs/my-run"""
+    """Evaluate a trained model on the test queries of a data set: xmclab eval runs/my-run"""
     registry = registry_with(plugin)
     with contextlib.redirect_stdout(sys.stderr):
         from xmclab.serve.evaluation import evaluate_folder
@@ -124,8 +124,8 @@ def evaluate(
 
 
 def _load(folder: Path, registry: Registry, device: str, added: TextFile | None) -> Predictor:
-    """The model of a folder, with labels added to its own."""
-    with contextlib.redirect_stdout(sys.stderr):  # whatever a part prints, stdout holds results only
+    """The model of a folder, with labels added."""
+    with contextlib.redirect_stdout(sys.stderr):  # parts may print; stdout is for results only
         from xmclab.runs.store import Labels
         from xmclab.serve.open import open_predictor
 
@@ -138,13 +138,13 @@ def _load(folder: Path, registry: Registry, device: str, added: TextFile | None)
             taken = Counter(predictor.labels.names)
             if again := sorted({name for name in names if taken[name] > 1}):
                 shown = ", ".join([*again[:SHOWN], *(["..."] if len(again) > SHOWN else [])])
-                note(f"{added.path}: names of several labels, which only their number tells apart: {shown}")
+                note(f"{added.path}: these names belong to several labels; tell them apart by label number: {shown}")
     return predictor
 
 
 @contextlib.contextmanager
 def _queries(path: Path, column: str | None) -> Iterator[TextFile]:
-    """The queries of a file, or of stdin, which is kept until all is read twice."""
+    """The queries of a file or of stdin, which is buffered because it is read twice."""
     from xmclab.serve.texts import TextFile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -169,7 +169,7 @@ def _target(out: Path | None) -> Iterator[IO[str]]:
 
 @contextlib.contextmanager
 def _progress(rows: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr if somebody watches; the function that moves it on."""
+    """A progress bar on stderr, if that is a terminal; yields the function that advances it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -1,4 +1,4 @@
-"""`xmclab score`: how good the predictions of any program are."""
+"""`xmclab score`: metrics for the predictions of any program."""
 
 from __future__ import annotations
 
@@ -34,23 +34,23 @@ def score(
         Path | None, typer.Option("--truth", metavar="FILE", help="Labels of the test queries: sparse text or .npz.")
     ] = None,
     train: Annotated[
-        Path | None, typer.Option("--train", metavar="FILE", help="Labels of the training queries, likewise.")
+        Path | None, typer.Option("--train", metavar="FILE", help="Labels of the training queries, same formats.")
     ] = None,
     filter_: Annotated[
-        Path | None, typer.Option("--filter", metavar="FILE", help="Pairs `query label` that do not count.")
+        Path | None, typer.Option("--filter", metavar="FILE", help="Pairs `query label` to ignore.")
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option("--data", metavar="NAME_OR_FOLDER", help="A data set, in place of truth, train and filter."),
+        typer.Option("--data", metavar="NAME_OR_FOLDER", help="Data set, instead of --truth, --train and --filter."),
     ] = None,
     propensity: Annotated[
-        str | None, typer.Option("--propensity", metavar="A,B", help="Of the propensity model; 0.55,1.5 unless given.")
+        str | None, typer.Option("--propensity", metavar="A,B", help="A,B of the propensity model; default: 0.55,1.5.")
     ] = None,
     family: Annotated[
-        Family | None, typer.Option("--family", help="Takes A,B of the literature: 0.6,2.6 or 0.5,0.4.")
+        Family | None, typer.Option("--family", help="Use the published A,B: 0.6,2.6 or 0.5,0.4.")
     ] = None,
     draws: Annotated[int, typer.Option("--bootstrap", help="Draws for the 95 % intervals; 0: none.", min=0)] = 1000,
-    seed: Annotated[int, typer.Option("--seed", help="Of the draws.", min=0)] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the bootstrap.", min=0)] = 0,
     as_json: Json = False,
     plugin: Plugin = None,
 ) -> None:
@@ -65,12 +65,12 @@ def score(
     if source is None:
         truth_NL, train_NL, filter_NL, usual = _labels(truth, train, filter_, overrides)
     elif truth or train or filter_:
-        raise ConfigError(Problem("--data", "stands in place of --truth, --train and --filter"))
+        raise ConfigError(Problem("--data", "cannot be combined with --truth, --train or --filter"))
     else:
         truth_NL, train_NL, filter_NL, usual = _labels_of_data(source, data_keys(overrides), plugin)
-    ranking = read_ranking(predictions, truth_NL.shape, DEPTH, filter_NL, str(truth or f"the test of {source}"))
-    if ranking.ids_NK.shape[1] < min(DEPTH, truth_NL.shape[1]):
-        note(f"{predictions}: {ranking.ids_NK.shape[1]} labels of a row at the most, deeper metrics are left out")
+    ranking = read_ranking(predictions, truth_NL.shape, DEPTH, filter_NL, str(truth or f"the test set of {source}"))
+    if (most := ranking.ids_NK.shape[1]) < min(DEPTH, truth_NL.shape[1]):
+        note(f"{predictions}: at most {most} labels per query: metrics beyond @{most} are omitted")
     scores = Evaluator(truth_NL, train_NL, wanted or usual).scores(ranking, draws, seed)
     if as_json:
         print_json(scores.to_dict())
@@ -87,7 +87,7 @@ Labels = tuple["sp.csr_array", "sp.csr_array", "sp.csr_array | None", tuple[floa
 
 
 def _labels_of_data(source: str, overrides: list[str], plugin: list[str] | None) -> Labels:
-    """(truth, labels of training, filter, usual A and B) of a data set."""
+    """(truth, training labels, filter, default A and B) of a data set."""
     from xmclab.data import open_data
     from xmclab.data.propensity import propensity_parameters
     from xmclab.host.resolver import resolve
@@ -97,11 +97,11 @@ def _labels_of_data(source: str, overrides: list[str], plugin: list[str] | None)
 
 
 def _labels(truth: Path | None, train: Path | None, filter_: Path | None, overrides: list[str] | None) -> Labels:
-    """The same of files, which no key says how to read."""
+    """The same from files, which take no data keys."""
     from xmclab.data.propensity import DEFAULT_PROPENSITY
 
     if overrides:
-        raise ConfigError(Problem(overrides[0], "says how data is read, and there is no --data"))
+        raise ConfigError(Problem(overrides[0], "needs --data"))
     if truth is None or train is None:
         raise ConfigError(Problem("score", "give --truth and --train, or --data"))
     from xmclab.data.sparse import read_filter, read_matrix
@@ -119,6 +119,6 @@ def _numbers(text: str) -> tuple[float, float]:
             raise ValueError
     except ValueError:
         raise ConfigError(
-            Problem(f"--propensity {text}", "is not A,B with A >= 0 and B > 0", "such as 0.55,1.5")
+            Problem(f"--propensity {text}", "must be A,B with A >= 0 and B > 0", "such as 0.55,1.5")
         ) from None
     return a, b

@@ -16,12 +16,12 @@ from xmclab.host.registry import OptionInfo, PartInfo, Registry
 
 
 def why_document(config: Config) -> list[dict[str, Any]]:
-    """`--why` in terms of JSON."""
+    """`--why` as JSON values."""
     return [{"key": key, "value": value, "source": source} for key, value, source in config.explain()]
 
 
 def print_why(config: Config) -> None:
-    """A line per value: key, value, who set it."""
+    """Print a line per value: key, value, who set it."""
     table = Table(box=None, pad_edge=False)
     for title in ("key", "value", "set by"):
         table.add_column(title)
@@ -32,14 +32,14 @@ def print_why(config: Config) -> None:
 
 
 def print_config(config: Config) -> None:
-    """The resolved config as YAML, which is a recipe again."""
+    """Print the resolved config as YAML, which is a valid recipe."""
     import yaml
 
     print(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True), end="")
 
 
 def parts_document(registry: Registry, parts: Sequence[PartInfo]) -> dict[str, Any]:
-    """`parts` in terms of JSON."""
+    """`parts` as JSON values."""
     broken = [dataclasses.asdict(plugin.origin) | {"reason": plugin.reason} for plugin in registry.broken]
     return {
         "parts": [dataclasses.asdict(part) for part in parts],
@@ -49,7 +49,7 @@ def parts_document(registry: Registry, parts: Sequence[PartInfo]) -> dict[str, A
 
 
 def print_parts(registry: Registry, parts: Sequence[PartInfo]) -> None:
-    """The parts by kind, each with its options below it; then what went wrong with plugins."""
+    """Print the parts by kind, each with its options; then the problems of plugins."""
     console = wide_console()
     for kind in dict.fromkeys(part.kind for part in parts):
         console.print(f"[bold]{kind}[/bold]")

@@ -1,6 +1,6 @@
-"""Finds parts, recipes, data sets and commands, and chooses them: from plugins and overrides to one config.
+"""Finds parts, recipes, data sets and commands in plugins, and resolves overrides to one config.
 
-Imports no torch. The names below are for plugins too; each is imported when it is first used.
+Does not import torch. Plugins may use the names below; each is imported on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The built-in parts, by the same hooks as anybody's. References are lazy: nothing here imports torch."""
+"""The built-in parts, supplied through the same hooks as any plugin's. References are lazy: no torch is imported."""
 
 from __future__ import annotations
 

@@ -36,14 +36,14 @@ def objective(
 
     Args:
         expression: `ds`, `0.7*ds+0.3*bce`, `supcon(temperature=0.05)+0.1*ova_n(bce)`.
-        reduction: of the terms that name none.
-        temperature: divides the scores of the terms that set none.
-        symmetric: the mean of query to label and label to query, in place of query to label only.
-        q2l_share: the weight of query to label, when it is neither all nor half.
-        plugin: a Python file with parts of one's own.
+        reduction: for terms that name none.
+        temperature: divides the scores of terms that set none.
+        symmetric: average query-to-label and label-to-query, instead of query-to-label only.
+        q2l_share: weight of query-to-label, when it is neither 1 nor 0.5.
+        plugin: a Python file with your own parts.
     """
     if symmetric and q2l_share is not None:
-        raise ConfigError(Problem("q2l_share", "given together with symmetric=True", "symmetric is q2l_share=0.5"))
+        raise ConfigError(Problem("q2l_share", "cannot be combined with symmetric=True", "that means q2l_share=0.5"))
     share = 0.5 if symmetric else 1.0 if q2l_share is None else q2l_share
     registry = default_registry().with_file(plugin) if plugin else default_registry()
     return build_objective(parse_expression(expression), reduction, temperature, share, registry.get)
@@ -61,9 +61,9 @@ def build_objective(
     """The objective of parsed terms.
 
     Args:
-        reduction: of the terms that name none, made with `reduction_options`.
+        reduction: for terms that name none, built with `reduction_options`.
         get: finds the class of a part by its kind and name.
-        where: the key of the expression (`loss.clf`), for the messages.
+        where: the key of the expression (`loss.clf`), for error messages.
 
     Raises:
         ConfigError: with all problems.
@@ -71,9 +71,9 @@ def build_objective(
     builder = _Builder(get, reduction, reduction_options or {}, where)
     built, problems = builder.build(terms), builder.problems
     if temperature is not None and not 0 < temperature < math.inf:
-        problems.append(Problem("temperature", f"is {temperature}", "a number above 0"))
+        problems.append(Problem("temperature", f"must be finite and above 0, not {temperature}"))
     if not 0 <= q2l_share <= 1:
-        problems.append(Problem("q2l_share", f"is {q2l_share}", "a number from 0 to 1"))
+        problems.append(Problem("q2l_share", f"must be between 0 and 1, not {q2l_share}"))
     if problems:
         raise ConfigError(*problems)
     return Objective(built, temperature, q2l_share)
@@ -86,7 +86,7 @@ def check_terms(
     reduction_options: Mapping[str, Any] | None = None,
     where: str = "",
 ) -> list[Problem]:
-    """What is wrong with the terms: unknown names and options, bad values, a loss that its reduction does not take."""
+    """Problems of the terms: unknown names and options, bad values, losses that their reduction does not take."""
     builder = _Builder(get, reduction, reduction_options or {}, where)
     builder.build(terms)
     return builder.problems
@@ -94,17 +94,17 @@ def check_terms(
 
 @dataclass
 class _Builder:
-    """Makes terms from names, and notes everything that is wrong on the way."""
+    """Builds terms from names, collecting every problem."""
 
     get: GetPart
-    reduction: str  # of the terms that name none
+    reduction: str  # for terms that name none
     reduction_options: Mapping[str, Any]
     where: str  # the key of the expression
     problems: list[Problem] = field(default_factory=list)
 
     def build(self, specs: Sequence[TermSpec]) -> list[Term]:
         terms = [term for spec in specs if (term := self._term(spec)) is not None]
-        self.problems = list(dict.fromkeys(self.problems))  # a bad default reduction is met at every term
+        self.problems = list(dict.fromkeys(self.problems))  # a bad default reduction is reported once per term
         return terms
 
     def _term(self, spec: TermSpec) -> Term | None:
@@ -115,19 +115,19 @@ class _Builder:
         else:
             reduction = self._part("reduction", spec.reduction, spec.reduction_options, spec)
         if not 0 <= spec.weight < math.inf:
-            self._note(f"{self._key(spec.name)}.weight", f"is {spec.weight}", "a weight is a number of at least 0")
+            self._note(f"{self._key(spec.name)}.weight", f"must be finite and at least 0, not {spec.weight}")
         if loss is None or reduction is None:
             return None
         if loss.kind == "multiclass" and reduction.accepts == "binary":
             reason = (
-                f"column {spec.column}: {(spec.reduction or self.reduction)!r} reduces binary losses (each label by "
-                f"itself), and {spec.name!r} is a multi-class loss (a positive against the other candidates)"
+                f"column {spec.column}: {(spec.reduction or self.reduction)!r} takes binary losses (each label on "
+                f"its own), but {spec.name!r} is a multi-class loss (a positive against the other candidates)"
             )
-            self._note(self.where, reason, "take a reduction such as psl, or a loss such as bce")
+            self._note(self.where, reason, "use a reduction such as psl, or a loss such as bce")
         return Term(spec.name, spec.weight, loss, reduction)
 
     def _part(self, kind: str, name: str, options: Mapping[str, Any], spec: TermSpec | None) -> Any:
-        """A part named in a term of the expression, or beside the expression; None if there is no such part."""
+        """A part named in a term or, without one, beside the expression; None if there is no such part."""
         try:
             cls = self.get(kind, name)
         except ConfigError as error:
@@ -144,5 +144,5 @@ class _Builder:
     def _key(self, name: str) -> str:
         return f"{self.where}.{name}" if self.where else name
 
-    def _note(self, where: str, message: str, hint: str) -> None:
+    def _note(self, where: str, message: str, hint: str = "") -> None:
         self.problems.append(Problem(where, message, hint))

@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from xmclab.objectives.objective import Objective
 
 SEVERAL = "+"  # between the parts of a slot that takes several
-DATA = "data"  # short for the next
+DATA = "data"  # short for DATA_SOURCE
 DATA_SOURCE = "data.source"
 CHOICES = {slot: slot_.default for slot, slot_ in SLOTS.items()} | EXPRESSIONS
 
 
 @dataclass(frozen=True)
 class ChosenPart:
-    """A part in its slot; or `auto`, which stands for one that is not known yet."""
+    """A part in its slot; or `auto`, the placeholder of a part that is not known yet."""
 
     name: str
-    cls: type[Any]  # with auto, the interface
-    options: Mapping[str, Any]  # all of them, converted; with auto, those that were set, as they were typed
-    others: tuple[ChosenPart, ...] = ()  # that share the slot, where it takes several
-    pending: Mapping[str, Entry] | None = field(default=None, compare=False)  # with auto, who set the options
+    cls: type[Any]  # for auto: the interface
+    options: Mapping[str, Any]  # all, converted; for auto: those that were set, as typed
+    others: tuple[ChosenPart, ...] = ()  # in the same slot, where it takes several
+    pending: Mapping[str, Entry] | None = field(default=None, compare=False)  # for auto: who set the options
 
     @property
     def all(self) -> tuple[ChosenPart, ...]:
@@ -45,7 +45,7 @@ class ChosenLoss:
 
     expression: str  # as written
     terms: tuple[TermSpec, ...]  # with the dotted options applied
-    dotted: Mapping[str, Any]  # `bce.weight` -> what was set beside the expression, in terms of JSON
+    dotted: Mapping[str, Any]  # `bce.weight` -> what was set beside the expression, as a JSON value
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Config:
     registry: Registry
     parts: Mapping[str, ChosenPart | None]  # of every slot in use
     losses: Mapping[str, ChosenLoss]  # of every head in use
-    sources: Mapping[str, str]  # key -> who set it, for keys that are not at their defaults
+    sources: Mapping[str, str]  # key -> who set it; keys at their defaults are absent
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -65,12 +65,12 @@ class Config:
         return tuple(self.losses)
 
     def choice(self, slot: str) -> str | None:
-        """The name of the part in a slot, None if the slot is empty or of no use."""
+        """The name of the part in a slot; None if the slot is empty or unused."""
         part = self.parts.get(slot)
         return None if part is None else SEVERAL.join(each.name for each in part.all)
 
     def make(self, slot: str) -> Any:
-        """A new instance of the part in a slot, None if the slot is empty or of no use."""
+        """A new instance of the part in a slot; None if the slot is empty or unused."""
         return next(iter(self.make_all(slot).values()), None)
 
     def make_all(self, slot: str) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Config:
         return {} if part is None else {each.name: construct(each.cls, each.options, slot) for each in part.all}
 
     def data_key(self) -> str:
-        """Equal for configs that read the same data in the same way."""
+        """Equal for configs that read the same data the same way."""
         tree = self.to_dict()
         return json.dumps([tree["data"], tree["reader"]], sort_keys=True)
 
@@ -110,7 +110,7 @@ class Config:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The config in terms of JSON, nested; written as YAML it is a recipe that resolves to this config again."""
+        """The config as nested JSON values; written as YAML, it is a recipe that resolves to this config again."""
         tree: dict[str, Any] = {}
         for key, value, _ in self.explain():
             node = tree
@@ -121,7 +121,7 @@ class Config:
         return tree
 
     def explain(self) -> list[tuple[str, Any, str]]:
-        """(key, value in terms of JSON, who set it) of everything."""
+        """(key, JSON value, who set it) for every value."""
         return [*self._explain_settings(), *self._explain_parts(), *self._explain_losses()]
 
     def _explain_settings(self) -> Iterable[tuple[str, Any, str]]:
@@ -150,7 +150,7 @@ class Config:
 
 
 def _explain_options(slot: str, part: ChosenPart, sources: Mapping[str, str]) -> Iterable[tuple[str, Any, str]]:
-    """The options of the parts in a slot; one on which they differ is named for each of them."""
+    """The options of the parts in a slot; options on which they differ are listed per part."""
     seen: set[str] = set()
     for each in part.all:
         for name, option in options_of(each.cls).items():
@@ -176,17 +176,17 @@ def setting_options() -> Mapping[str, Option]:
 
 
 def choice_key(place: str) -> str:
-    """How a choice is written beside its options in a recipe."""
+    """The key of a choice beside its options in a recipe."""
     return f"{place}.name" if place in SLOTS else f"{place}.expression"
 
 
 def recipe_key(key: str) -> str:
-    """The key of a nested recipe for a key of the command line."""
+    """The nested recipe key for a command-line key."""
     return DATA_SOURCE if key == DATA else choice_key(key) if key in CHOICES else key
 
 
 def addresses(key: str) -> list[tuple[str, str]]:
-    """The (slot or expression, option) that a key means, the option empty for the choice itself; none for a setting."""
+    """The (slot or expression, option) pairs a key addresses; empty option: the choice itself; none for a setting."""
     for place in CHOICES:
         if key in (place, choice_key(place)):
             return [(place, "")]
@@ -200,5 +200,5 @@ def addresses(key: str) -> list[tuple[str, str]]:
 
 
 def below(key: str, prefix: str) -> str:
-    """What follows the prefix and its dot in a key."""
+    """The rest of a key after a prefix and its dot."""
     return key.removeprefix(f"{prefix}.") if key.startswith(f"{prefix}.") else ""

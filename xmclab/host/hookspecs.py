@@ -1,7 +1,7 @@
 """The hooks that a plugin may implement. Importing this module is cheap: no torch.
 
-A plugin is a module with functions of these names marked `@xmclab.hookimpl`, made known by an entry point of
-group `xmclab`, or given on the command line as `plugin=./file.py`. A function may leave out arguments of its hook.
+A plugin is a module with functions of these names marked `@xmclab.hookimpl`, registered by an entry point of group
+`xmclab` or passed on the command line as `plugin=./file.py`. A function may omit arguments of its hook.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ KINDS = (
     "tracker",
     "baseline",
 )
-# The built-in commands, whose names no plugin may take.
+# The built-in commands; plugins cannot use these names.
 COMMANDS = ("run", "predict", "eval", "score", "export", "parts", "recipes")
 
 
 @dataclass(frozen=True)
 class PartRef:
-    """A part under a name: its kind, and the class or a lazy `"module:attribute"` reference to it."""
+    """A named part: its kind, and the class or a lazy `"module:attribute"` reference to it."""
 
     kind: str
     name: str
@@ -50,15 +50,15 @@ def part(kind: str, name: str, target: type | str = "", *, unusable: str = "", a
     """Name a part, for `xmclab_parts`: `part("loss", "ds", "xmclab_losses.ds:DecoupledSoftmax")`.
 
     Args:
-        always: of a tracker, that every run has it, chosen or not.
-        unusable: in place of a target, why a name that users may expect cannot be had: what they are told.
+        always: for a tracker: every run has it, chosen or not.
+        unusable: instead of a target: why a name that users may expect is not available, shown as the error.
     """
     return PartRef(kind, name, target, unusable, always)
 
 
 @dataclass(frozen=True)
 class CommandRef:
-    """A command under a name: the function or `typer.Typer` that runs it, or a lazy `"module:attribute"` reference."""
+    """A named command: the function or `typer.Typer` that runs it, or a lazy `"module:attribute"` reference."""
 
     name: str
     target: Callable[..., Any] | str
@@ -69,8 +69,8 @@ def command(name: str, target: Callable[..., Any] | str, *, help: str = "") -> C
     """Name a command, for `xmclab_commands`: `command("hello", "my_plugin.cli:hello", help="Say hello.")`.
 
     Args:
-        target: its arguments and options are those of the function, as typer reads them.
-        help: the line in `xmclab --help`; of a target that is not lazy, the first line of its docstring by default.
+        target: a function, whose parameters typer turns into arguments and options, or a `typer.Typer`.
+        help: the line in `xmclab --help`; default for a target that is not lazy: the first line of its docstring.
     """
     lines = "" if isinstance(target, str) else (getattr(target, "__doc__", None) or "").strip()
     return CommandRef(name, target, help or lines.partition("\n")[0])
@@ -92,7 +92,7 @@ def xmclab_parts() -> list[PartRef]:  # type: ignore[empty-body]
 
 @hookspec
 def xmclab_recipes() -> dict[str, Path]:  # type: ignore[empty-body]
-    """Supply recipes: a name and the YAML file that chooses parts and numbers.
+    """Supply recipes: names and the YAML files that choose parts and numbers.
 
     Example:
         >>> import xmclab
@@ -105,7 +105,7 @@ def xmclab_recipes() -> dict[str, Path]:  # type: ignore[empty-body]
 
 @hookspec
 def xmclab_datasets() -> dict[str, Path]:  # type: ignore[empty-body]
-    """Supply data sets by name: each the folder that a reader opens for `data=NAME`.
+    """Supply data sets: names and the folders that a reader opens for `data=NAME`.
 
     Example:
         >>> import xmclab
@@ -118,7 +118,7 @@ def xmclab_datasets() -> dict[str, Path]:  # type: ignore[empty-body]
 
 @hookspec
 def xmclab_commands() -> list[CommandRef]:  # type: ignore[empty-body]
-    """Supply commands for the command line: `xmclab NAME ...`. Of installed plugins only, not of `plugin=./file.py`.
+    """Supply commands: `xmclab NAME ...`. For installed plugins only, not for `plugin=./file.py`.
 
     A target given as `"module:attribute"` is imported when the command is used, so that `xmclab --help` stays fast.
 

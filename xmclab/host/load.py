@@ -1,18 +1,18 @@
-"""Loading plugins through pluggy, each guarded from the others: entry points, files, hooks, and what is checked.
+"""Loads plugins through pluggy, isolated from each other: entry points, files, hooks, and their checks.
 
-What happens to a plugin that is at fault:
+What happens when a plugin is broken:
 - It raises at import or in a hook, misspells a hook, forgets to mark one, takes arguments that the hook does not have,
-  returns something else than the hook asks for, or was built for another version of the interface: the whole plugin is
-  left out and listed in `Registry.problems`; the others work. A name that nobody supplies may have been its name:
-  asking for one is an error of the plugin (exit 4), unless the name is close to a known one (a typing error, exit 2).
-- Two plugins supply the same name, or two distributions use the same entry-point name: nothing wins. The bare name
+  returns the wrong type, or was built for another version of the interface: the whole plugin is skipped and listed in
+  `Registry.problems`; the others work. An unknown name may have been one of its names, so asking for it is a plugin
+  error (exit 4), unless the name is close to a known one (a typo, exit 2).
+- Two plugins supply the same name, or two distributions use the same entry-point name: neither wins. The bare name
   is an error that names both; `<distribution>.<name>` selects one.
-- It takes the name of a built-in command: it is left out as above, and the built-in command works.
+- It takes the name of a built-in command: it is skipped as above, and the built-in command works.
 - A part cannot be imported, or is not a concrete dataclass of its kind: an error when that part is used.
-- A tracker of it raises: a warning, and it is not called again in that run (runs/observers.py).
-- `XMCLAB_STRICT=1` makes every such problem an error at once.
+- One of its trackers raises: a warning, and the tracker is disabled for that run (runs/observers.py).
+- `XMCLAB_STRICT=1` turns every such problem into an error at once.
 
-`XMCLAB_PLUGINS=a,b` loads the plugins of these entry points or distributions only, beside the built-in parts.
+`XMCLAB_PLUGINS=a,b` loads only the plugins of these entry points or distributions, plus the built-in parts.
 """
 
 from __future__ import annotations
@@ -59,21 +59,21 @@ class Origin:
 
     @property
     def prefix(self) -> str:
-        """The distribution as it stands in front of a qualified name, where a dash would read as a minus."""
+        """The distribution as the prefix of a qualified name, where a dash would read as a minus."""
         return normal(self.distribution)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A name that a plugin supplies something under."""
+    """A name under which a plugin supplies something."""
 
     kind: str  # one of KINDS, or "recipe", "dataset", "command"
     name: str
     target: Target
     origin: Origin
-    unusable: str = ""  # why it is an error to ask for it
-    always: bool = False  # a tracker of every run
-    help: str = ""  # of a command
+    unusable: str = ""  # why using it is an error
+    always: bool = False  # a tracker that every run has
+    help: str = ""  # commands only
 
     @property
     def qualified(self) -> str:
@@ -82,18 +82,18 @@ class Claim:
 
 @dataclass(frozen=True)
 class Broken:
-    """A plugin that was left out, and why."""
+    """A plugin that was skipped, and why."""
 
     origin: Origin
     reason: str
 
     @property
     def problem(self) -> Problem:
-        return Problem(f"plugin {self.origin.plugin}", f"left out, {self.origin} is broken: {self.reason}")
+        return Problem(f"plugin {self.origin.plugin}", f"skipped because {self.origin} is broken: {self.reason}")
 
 
 def is_strict(environment: Mapping[str, str]) -> bool:
-    """Whether a plugin at fault is an error even for those who do not use it."""
+    """Whether a broken plugin is an error even if it is not used."""
     return environment.get("XMCLAB_STRICT", "0") not in ("", "0")
 
 
@@ -104,7 +104,7 @@ def entry_points() -> Iterator[tuple[Origin, metadata.EntryPoint]]:
 
 
 def selection(limit: str | None, origins: Iterable[Origin]) -> tuple[list[Origin], list[Problem]]:
-    """The plugins to load, and the names of the limit that are no plugin."""
+    """The plugins to load, and a problem for each name in `XMCLAB_PLUGINS` that is not installed."""
     origins = list(origins)
     if limit is None:
         return origins, []
@@ -126,7 +126,7 @@ def shared_entry_points(origins: Iterable[Origin]) -> list[Problem]:
     by_name: dict[str, list[Origin]] = defaultdict(list)
     for origin in origins:
         by_name[origin.plugin].append(origin)
-    hint = "say <distribution>.<name> for their parts, or limit XMCLAB_PLUGINS to one of the distributions"
+    hint = "use <distribution>.<name> for their parts, or limit XMCLAB_PLUGINS to one of the distributions"
     return [
         Problem(
             f"plugin {name}", "two distributions use this entry-point name: " + " and ".join(map(str, shared)), hint
@@ -137,15 +137,15 @@ def shared_entry_points(origins: Iterable[Origin]) -> list[Problem]:
 
 
 def collect(origin: Origin, load: Callable[[], object]) -> list[Claim]:
-    """What a plugin supplies; a `PluginError` if anything about it is wrong."""
+    """What a plugin supplies; raises `PluginError` if anything is wrong with it."""
     with guarded(origin, "import"):
         plugin = load()
     version = getattr(plugin, "xmclab_api", API_VERSION)
     if version != API_VERSION:
         raise fault(
-            origin, f"built for version {version} of the plugin interface, this xmclab has version {API_VERSION}"
+            origin, f"built for version {version} of the plugin interface, but this xmclab has version {API_VERSION}"
         )
-    # A manager of its own for each plugin: a fault in one cannot reach the others, and each answer has an author.
+    # One manager per plugin: a fault in one cannot affect the others, and each result has a known origin.
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(hookspecs)
     hooks = [name for name in vars(hookspecs) if name.startswith("xmclab_")]
@@ -171,7 +171,7 @@ def collect(origin: Origin, load: Callable[[], object]) -> list[Claim]:
 
 
 def _unmarked(plugin: object, manager: pluggy.PluginManager, hooks: Sequence[str]) -> list[str]:
-    """Functions that look like hooks but that pluggy would pass over."""
+    """Functions that look like hooks but that pluggy would ignore."""
     mistakes = []
     for name, _ in inspect.getmembers(plugin, inspect.isroutine):
         if name.startswith("xmclab_") and manager.parse_hookimpl_opts(plugin, name) is None:
@@ -192,7 +192,7 @@ def _wrong_arguments(plugin: object, hooks: Sequence[str]) -> list[str]:
         known = list(inspect.signature(getattr(hookspecs, hook)).parameters)
         for name in given:
             if name not in known:
-                hint = did_you_mean(name, known) or "it takes none"
+                hint = did_you_mean(name, known) or "it takes no arguments"
                 mistakes.append(f"{hook} has no argument {name!r} ({hint})")
     return mistakes
 
@@ -203,7 +203,7 @@ def _part_claims(origin: Origin, answers: Sequence[object]) -> list[Claim]:
         refs = list(answer) if isinstance(answer, list | tuple) else [answer]
         for ref in refs:
             if not isinstance(ref, PartRef):
-                raise fault(origin, f"xmclab_parts returns a list of xmclab.part(kind, name, target), not {ref!r}")
+                raise fault(origin, f"xmclab_parts must return a list of xmclab.part(kind, name, target), not {ref!r}")
             if ref.kind not in KINDS:
                 raise fault(origin, f"unknown kind of part {ref.kind!r} ({did_you_mean(str(ref.kind), KINDS)})")
             _check_name(origin, ref.name)
@@ -216,7 +216,7 @@ def _command_claims(origin: Origin, answers: Sequence[object]) -> list[Claim]:
     for answer in answers:
         for ref in list(answer) if isinstance(answer, list | tuple) else [answer]:
             if not isinstance(ref, CommandRef):
-                raise fault(origin, f"xmclab_commands returns a list of xmclab.command(name, target), not {ref!r}")
+                raise fault(origin, f"xmclab_commands must return a list of xmclab.command(name, target), not {ref!r}")
             _check_name(origin, ref.name)
             if ref.name in COMMANDS:
                 raise fault(origin, f"command {ref.name!r} is built in: choose another name")
@@ -228,23 +228,23 @@ def _path_claims(origin: Origin, kind: str, hook: str, answers: Sequence[object]
     claims = []
     for answer in answers:
         if not isinstance(answer, Mapping):
-            raise fault(origin, f"{hook} returns a dict of names and paths, not {answer!r}")
+            raise fault(origin, f"{hook} must return a dict of names and paths, not {answer!r}")
         for name, path in answer.items():
             _check_name(origin, name)
             if not isinstance(path, str | os.PathLike):
-                raise fault(origin, f"{hook} returns a dict of names and paths: {name!r} has {path!r}")
+                raise fault(origin, f"{hook} must return a dict of names and paths, but {name!r} has {path!r}")
             claims.append(Claim(kind, name, Path(path), origin))
     return claims
 
 
 def _check_name(origin: Origin, name: object) -> None:
     if not isinstance(name, str) or NAME.fullmatch(name) is None:
-        raise fault(origin, f"{name!r} is no name: letters, digits and underscores")
+        raise fault(origin, f"{name!r} is not a valid name: use letters, digits and underscores")
 
 
 @contextlib.contextmanager
 def guarded(origin: Origin, doing: str) -> Iterator[None]:
-    """Foreign code runs here: what it raises becomes a `PluginError`, what it prints leaves stdout alone."""
+    """Run foreign code: exceptions become a `PluginError`, prints do not reach stdout."""
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
@@ -273,7 +273,7 @@ def normal(distribution: str) -> str:
 
 
 def import_file(file: Path) -> ModuleType:
-    # The name is the path's own, so that two files of the same name are two modules.
+    # The module name is derived from the path, so that two files with the same name are two modules.
     name = f"xmclab_file_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}_{normal(file.stem)}"
     if name in sys.modules:
         return sys.modules[name]
@@ -315,7 +315,7 @@ def interface(kind: str) -> type[Any]:
 
 
 def fault_of_class(kind: str, cls: Any) -> str:
-    """Why this is no concrete dataclass of its kind with usable options; empty if it is."""
+    """Why this is not a concrete dataclass of its kind with usable options; empty if it is."""
     from xmclab.host.options import options_of
 
     base = interface(kind)
@@ -324,7 +324,7 @@ def fault_of_class(kind: str, cls: Any) -> str:
     if "__dataclass_fields__" not in vars(cls):
         return f"must be a dataclass: decorate {cls.__name__} with @dataclass"
     if inspect.isabstract(cls):
-        return "lacks methods of its interface: " + ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+        return "does not implement: " + ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
     try:
         options_of(cls)
     except PluginError as error:

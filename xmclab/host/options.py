@@ -30,7 +30,7 @@ class Option:
     type: Any  # the evaluated annotation
     default: Any  # dataclasses.MISSING: must be given
     help: str
-    bounds: Mapping[str, float]  # of gt, ge, lt, le
+    bounds: Mapping[str, float]  # gt, ge, lt, le
 
     @property
     def required(self) -> bool:
@@ -38,7 +38,7 @@ class Option:
 
     @property
     def type_name(self) -> str:
-        """The type in a user's words: `float or none`, `cosine|linear`."""
+        """The type as shown to users: `float or none`, `cosine|linear`."""
         return _type_name(self.type)
 
     @property
@@ -48,7 +48,7 @@ class Option:
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
-        # pydantic takes no config for a dataclass, which is what a group of settings is.
+        # pydantic takes no config for a dataclass, and a group of settings is one.
         config = None if dataclasses.is_dataclass(self.type) else ConfigDict(allow_inf_nan=False)
         bounds: dict[str, Any] = dict(self.bounds)
         annotation: Any = Annotated[self.type, Field(**bounds)] if bounds else self.type
@@ -67,7 +67,7 @@ class Option:
             raise ValueError(f"{value!r} {reason.removeprefix('Input ').removeprefix('Value error, ')}") from None
 
     def dump(self, value: Any) -> Any:
-        """A converted value in terms of JSON."""
+        """A converted value as a JSON value."""
         return self._adapter.dump_python(value, mode="json")
 
     def _read(self, text: str) -> Any:
@@ -82,7 +82,7 @@ class Option:
         return text
 
     def check(self) -> None:
-        """Raise if the type or the bounds are nothing that values can be converted to."""
+        """Raise if values cannot be converted to this type and these bounds."""
         _ = self._adapter
 
 
@@ -133,7 +133,7 @@ def _option(cls: type, field: dataclasses.Field[Any]) -> Option:
 
 
 def _field_type(cls: type, name: str) -> Any:
-    """The annotation of one field alone: names that only type checkers know elsewhere in the class do no harm."""
+    """The annotation of this field only, so that names under TYPE_CHECKING elsewhere in the class do not matter."""
     owner = next(base for base in cls.__mro__ if name in inspect.get_annotations(base))
     holder = types.SimpleNamespace(__annotations__={name: inspect.get_annotations(owner)[name]})
     return typing.get_type_hints(holder, globalns=vars(sys.modules[owner.__module__]), include_extras=True)[name]
@@ -142,10 +142,10 @@ def _field_type(cls: type, name: str) -> Any:
 def read_options(
     cls: type, given: Mapping[str, Any], where: Callable[[str], str]
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """All options of a class, converted, defaults filled in; and everything wrong with those given.
+    """All options of a class, converted, with defaults filled in; and every problem of those given.
 
     Args:
-        where: the place at fault for an option's name, as the user knows it.
+        where: maps an option's name to what the user typed, for error messages.
     """
     options = options_of(cls)
     problems = [
@@ -168,7 +168,7 @@ def read_options(
 
 
 def construct(cls: type[Part], values: Mapping[str, Any], where: str) -> Part:
-    """A part from converted values; what its own checks object to is a configuration problem."""
+    """A part from converted values; errors raised by its own checks become config errors."""
     try:
         return cls(**values)
     except (TypeError, ValueError) as error:

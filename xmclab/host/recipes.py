@@ -26,7 +26,7 @@ MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 BASE = "base"
 PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")}
-MADE_WITH = "made with plugin="  # a first comment that starts so says what the parts of a recipe came from
+MADE_WITH = "made with plugin="  # starts the first comment of a recipe whose parts came from plugin files
 NULLS = ("", "~", "null", "Null", "NULL")
 
 Value = str | list[str] | None
@@ -34,24 +34,24 @@ Value = str | list[str] | None
 
 @dataclass(frozen=True)
 class Entry:
-    """One value that somebody set."""
+    """One value that was set."""
 
     key: str  # dotted
     value: Value
     source: str  # who set it, for `--why`
-    where: str  # the place at fault if it is wrong
+    where: str  # the place to name in error messages
 
 
 def is_file_name(recipe: str) -> bool:
-    """Whether `recipe=...` means a file and not a name."""
+    """Whether `recipe=...` is a file rather than a name."""
     return recipe.endswith((".yaml", ".yml")) or "/" in recipe
 
 
 def recipe_layers(recipe: str, registry: Registry) -> list[list[Entry]]:
-    """The entries of a recipe and its ancestors, the oldest first.
+    """The entries of a recipe and its ancestors, oldest first.
 
     Raises:
-        ConfigError: a file is missing or malformed, a name is unknown, or the ancestors go in a circle.
+        ConfigError: a file is missing or malformed, a name is unknown, or the bases are circular.
     """
     layers: list[list[Entry]] = []
     path = Path(recipe) if is_file_name(recipe) else registry.recipe(recipe)
@@ -59,7 +59,7 @@ def recipe_layers(recipe: str, registry: Registry) -> list[list[Entry]]:
     while True:
         if path.resolve() in visited:
             circle = " -> ".join(file.name for file in [*visited, path])
-            raise ConfigError(Problem(str(path), f"its bases go in a circle: {circle}"))
+            raise ConfigError(Problem(str(path), f"circular bases: {circle}"))
         visited.append(path.resolve())
         entries = read_recipe(path)
         layers.insert(0, [entry for entry in entries if entry.key != BASE])
@@ -71,7 +71,7 @@ def recipe_layers(recipe: str, registry: Registry) -> list[list[Entry]]:
 
 def _base_path(base: Entry, child: Path, registry: Registry) -> Path:
     if not isinstance(base.value, str):
-        raise ConfigError(Problem(base.where, "a recipe has one base: a name or a file"))
+        raise ConfigError(Problem(base.where, "a recipe has one base, a name or a file"))
     if is_file_name(base.value):
         return child.parent / base.value
     try:
@@ -90,7 +90,7 @@ def read_recipe(path: Path) -> list[Entry]:
     """
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(Problem(str(path), f"larger than {MAX_BYTES:,} bytes: no recipe"))
+            raise ConfigError(Problem(str(path), f"larger than {MAX_BYTES:,} bytes; not a recipe"))
         text = path.read_text(encoding="utf-8")
         return list(_entries(path, _root(path, text)))
     except FileNotFoundError:
@@ -116,7 +116,7 @@ def summary(path: Path) -> str:
 
 
 def _root(path: Path, text: str) -> yaml.Node | None:
-    """The syntax tree, which keeps text as text and knows its lines; what bombs are made of is refused."""
+    """The syntax tree, with scalars as text and line numbers; rejects aliases and deep nesting (YAML bombs)."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.BaseLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -132,7 +132,7 @@ def _entries(path: Path, root: yaml.Node | None) -> Iterator[Entry]:
     if root is None:
         return
     if not isinstance(root, yaml.MappingNode):
-        raise ConfigError(Problem(_place(path, root.start_mark), "a recipe is a mapping: `key: value` on each line"))
+        raise ConfigError(Problem(_place(path, root.start_mark), "a recipe must be a mapping: `key: value` per line"))
     yield from _walk(path, root, "", set())
 
 
@@ -140,7 +140,7 @@ def _walk(path: Path, node: yaml.MappingNode, prefix: str, seen: set[str]) -> It
     for name, value in node.value:
         place = _place(path, name.start_mark)
         if not isinstance(name, yaml.ScalarNode):
-            raise ConfigError(Problem(place, "a key is a word"))
+            raise ConfigError(Problem(place, "a key must be a plain word"))
         key = f"{prefix}{name.value}"
         _refuse_tags(path, value)
         if isinstance(value, yaml.MappingNode):
@@ -159,7 +159,7 @@ def _value(path: Path, node: yaml.Node) -> Value:
     for item in items:
         _refuse_tags(path, item)
         if not isinstance(item, yaml.ScalarNode):
-            raise ConfigError(Problem(_place(path, item.start_mark), "a list holds plain values"))
+            raise ConfigError(Problem(_place(path, item.start_mark), "a list may only hold plain values"))
     return [str(item.value) for item in items]
 
 

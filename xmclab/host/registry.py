@@ -42,7 +42,7 @@ class OptionInfo:
 
     name: str
     type: str
-    default: Any  # in terms of JSON; None also when required
+    default: Any  # as a JSON value; None also when required
     required: bool
     bounds: str
     help: str
@@ -64,20 +64,20 @@ class PartInfo:
 
 @dataclass
 class Registry:
-    """Everything that the loaded plugins supply. Nothing is imported for a part until it is asked for."""
+    """Everything that the loaded plugins supply. A part is imported when it is first used."""
 
     claims: Sequence[Claim]
-    origins: Sequence[Origin]  # of all plugins, the broken ones too
+    origins: Sequence[Origin]  # of all plugins, including broken ones
     broken: Sequence[Broken] = ()
-    notices: Sequence[Problem] = ()  # what else went wrong while loading
+    notices: Sequence[Problem] = ()  # other problems while loading
     _classes: dict[Claim, type[Any]] = field(default_factory=dict, repr=False)
 
     def get(self, kind: str, name: str) -> type[Any]:
         """The class of a part.
 
         Raises:
-            ConfigError: nobody supplies the name.
-            PluginError: several plugins supply it, or its plugin is at fault.
+            ConfigError: no plugin supplies the name.
+            PluginError: several plugins supply it, or its plugin is broken.
         """
         if kind not in KINDS:
             raise ConfigError(Problem("", f"unknown kind of part {kind!r}", did_you_mean(kind, KINDS)))
@@ -89,7 +89,7 @@ class Registry:
         return sorted({claim.qualified if self._contested(claim) else claim.name for claim in claims})
 
     def always(self, kind: str) -> list[str]:
-        """The names of parts that every run has."""
+        """The names of parts that every run uses."""
         return [claim.name for claim in self.claims if claim.kind == kind and claim.always]
 
     def recipe(self, name: str) -> Path:
@@ -100,21 +100,21 @@ class Registry:
         """The folder of a data set that a plugin supplies.
 
         Raises:
-            DataError: nobody supplies the name.
+            DataError: no plugin supplies the name.
         """
         return Path(str(self._find("dataset", name).target))
 
     def commands(self) -> dict[str, str]:
-        """The commands that plugins supply, each with its line of help. Imports none of them."""
+        """The commands that plugins supply, each with its one-line help. Imports none of them."""
         claims = [claim for claim in self.claims if claim.kind == COMMAND]
         found = {claim.qualified if self._contested(claim) else claim.name: claim.help for claim in claims}
         return dict(sorted(found.items()))
 
     def command(self, name: str, build: Callable[[Any], Result]) -> Result:
-        """What `build` makes of the function or `typer.Typer` of a command.
+        """The command of a plugin, made by `build` from its function or `typer.Typer`.
 
         Raises:
-            ConfigError: nobody supplies the name.
+            ConfigError: no plugin supplies the name.
             PluginError: several plugins supply it, it cannot be imported, or `build` raises.
         """
         claim = self._find(COMMAND, name)
@@ -149,7 +149,7 @@ class Registry:
 
         Raises:
             ConfigError: there is no such file.
-            PluginError: the file raises, or is no valid plugin.
+            PluginError: the file raises, or is not a valid plugin.
         """
         file = Path(path).resolve()
         if not file.is_file():
@@ -159,14 +159,14 @@ class Registry:
             return self
         claims = collect(origin, lambda: import_file(file))
         if not claims:
-            raise fault(origin, "supplies nothing: no function of it is marked with @xmclab.hookimpl")
+            raise fault(origin, "supplies nothing: none of its functions is marked with @xmclab.hookimpl")
         if commands := [claim.name for claim in claims if claim.kind == COMMAND]:
             reason = f"supplies commands ({', '.join(commands)}), which only an installed plugin can"
             raise fault(origin, f"{reason}: give it an entry point of group {PROJECT!r} and install it")
         return Registry([*self.claims, *claims], [*self.origins, origin], self.broken, self.notices)
 
     def fault_of(self, error: Exception) -> PluginError | None:
-        """The same as an error of the part that raised it, if that is in use and not built in."""
+        """The error as a `PluginError` of the part that raised it, if that is in use and not built in."""
         foreign = {cls: claim for claim, cls in self._classes.items() if claim.origin.distribution != PROJECT}
         if isinstance(error, XmclabError):
             return None
@@ -195,16 +195,16 @@ class Registry:
         error: type[XmclabError] = DataError if kind == "dataset" else ConfigError
         hint = did_you_mean(name, names)
         if kind in KINDS and closest(name, names) is None:
-            hint += "; one of your own: plugin=./file.py"
+            hint += "; to use your own: plugin=./file.py"
         if self.broken:
-            hint += "; left out because broken: " + "; ".join(f"{b.origin}: {b.reason}" for b in self.broken)
+            hint += "; skipped because broken: " + "; ".join(f"{b.origin}: {b.reason}" for b in self.broken)
             theirs = any(name in (b.origin.plugin, b.origin.distribution) for b in self.broken)
             if theirs or closest(name, names) is None:
                 error = PluginError
         return error(Problem("", f"unknown {kind} {name!r}", hint.removeprefix("; ")))
 
     def _contested(self, claim: Claim, rivals: Sequence[Claim] | None = None) -> Problem | None:
-        """Why the bare name of a claim cannot be used, if several plugins are in its way."""
+        """Why the bare name of a claim is ambiguous, if it is."""
         if rivals is None:
             rivals = [other for other in self.claims if (other.kind, other.name) == (claim.kind, claim.name)]
         if len(rivals) > 1:
@@ -271,11 +271,11 @@ def _alternatives(claims: Iterable[Claim]) -> str:
     names = sorted({claim.qualified for claim in claims})
     if len(names) < len(claims):
         return "limit XMCLAB_PLUGINS to one of the plugins"
-    return "say " + " or ".join(map(repr, names)) + ", or limit XMCLAB_PLUGINS"
+    return "use " + " or ".join(map(repr, names)) + ", or limit XMCLAB_PLUGINS"
 
 
 def _summary(cls: type[Any]) -> str:
-    """The first line of the class's docstring, or of its module's where `dataclass` made one up."""
+    """The first line of the class's docstring, or of its module's if `dataclass` generated it."""
     text = cls.__doc__ or ""
     if not text or text.startswith(f"{cls.__name__}("):
         text = sys.modules[cls.__module__].__doc__ or ""

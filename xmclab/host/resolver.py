@@ -1,8 +1,8 @@
-"""From defaults, a recipe and overrides to one resolved, read-only config that remembers who set each value.
+"""Resolves defaults, a recipe and overrides to one read-only config that remembers who set each value.
 
 Order: schema and part defaults < base recipes < recipe < overrides from left to right. Choosing another part (or
-another loss expression) drops what lower layers set for the options of the previous one (a reader's `text`, which all
-readers have, stays); within a layer the order of a choice and its options does not matter.
+another loss expression) drops the options that lower layers set for the previous one (except a reader's `text`, which
+all readers have); within a layer the order of a choice and its options does not matter.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from xmclab.host.schema import ALL, AUTO, HEADS, NONE, SHORTHANDS, SLOTS, Settin
 from xmclab.objectives.expr import TermSpec, parse_expression
 
 CUSTOM = "custom"  # what a config without a recipe is called
-WEIGHT = Option("weight", float, 1.0, "of the term", {"ge": 0})
+WEIGHT = Option("weight", float, 1.0, "weight of the term", {"ge": 0})
 
 
 def resolve(overrides: Sequence[str], registry: Registry) -> Config:
-    """The config that overrides such as `recipe=unidec`, `loss.clf=ds+bce`, `pool.beta=3` describe.
+    """Resolve overrides such as `recipe=unidec`, `loss.clf=ds+bce`, `pool.beta=3` to a config.
 
     Raises:
         ConfigError: with every problem of the recipe and the overrides.
-        PluginError: the same, when a plugin is at fault for one of them.
+        PluginError: likewise, if a plugin caused one of them.
     """
     return _Resolver(overrides, registry).config()
 
 
 def settle(config: Config, slot: str, name: str) -> Config:
-    """The config with this part in a slot that was at `auto`; the options set for it are checked now.
+    """The config with this part in a slot that was `auto`; its options are checked now.
 
     Raises:
         ConfigError: with every problem of the options.
@@ -70,7 +70,7 @@ def settle(config: Config, slot: str, name: str) -> Config:
 
 
 def unsettle(config: Config, slot: str) -> Config:
-    """The config with `auto` in a slot again, and those options of its part that all parts of the kind have."""
+    """The config with a slot back at `auto`, keeping the options that all parts of the kind have."""
     part = config.parts[slot]
     values = {name: part.options[name] for name in SLOTS[slot].keeps} if part else {}
     pending = {name: Entry(f"{slot}.{name}", value, "config", f"{slot}.{name}") for name, value in values.items()}
@@ -78,7 +78,7 @@ def unsettle(config: Config, slot: str) -> Config:
 
 
 class _Resolver:
-    """One resolution: collects what was set, then checks all of it, noting problems as it goes."""
+    """One resolution: collects what was set, then checks it all, collecting problems."""
 
     def __init__(self, overrides: Sequence[str], registry: Registry) -> None:
         self.registry = registry
@@ -91,7 +91,7 @@ class _Resolver:
         self.unknown: list[Entry] = []
         self.known: set[str] = {*setting_options(), *CHOICES, *SHORTHANDS, DATA, "plugin", "recipe"}
         self.rejected: list[Entry] = []  # options that a part does not have
-        self.accepted: set[int] = set()  # ids of entries that some part has use for
+        self.accepted: set[int] = set()  # ids of entries that some part uses
 
         entries = self._read(overrides)
         for entry in entries:
@@ -107,7 +107,7 @@ class _Resolver:
         heads = [head for head in HEADS if self._choice(f"head.{head}") != NONE]
         if not heads:
             places = " and ".join(f"head.{head}" for head in HEADS)
-            self.problems.append(Problem(places, "both are none", "at least one head must remain"))
+            self.problems.append(Problem(places, "both are none", "at least one head is required"))
         idle = {f"{kind}.{head}" for kind in ("reduction", "loss") for head in HEADS if head not in heads}
         for place in idle:
             # A shorthand for both heads is still checked against the other one.
@@ -117,7 +117,7 @@ class _Resolver:
         self._report_unknown()
         if self.problems:
             if self.made_with.startswith(MADE_WITH) and not self.registry.files:
-                hint = "a recipe loads no code: say plugin=FILE again"
+                hint = "recipes do not load code; pass plugin=FILE again"
                 self.problems.append(Problem("recipe", self.made_with, hint))
             kind = PluginError if self.plugin_at_fault else ConfigError
             raise kind(*dict.fromkeys(self.problems))
@@ -132,7 +132,7 @@ class _Resolver:
                 entries.append(Entry(key, value, "override", key))
                 continue
             hint = f"did you mean recipe={text}?" if text in self.registry.names("recipe") else "such as epochs=20"
-            self.problems.append(Problem(text, "an override is KEY=VALUE", hint))
+            self.problems.append(Problem(text, "expected KEY=VALUE", hint))
         return entries
 
     def _load_file(self, entry: Entry) -> None:
@@ -149,7 +149,7 @@ class _Resolver:
             return recipe_layers(name, self.registry)
         except XmclabError as error:
             self._note(error, entry)
-        # Go on with the recipe that was probably meant, so that one message tells everything that is wrong.
+        # Continue with the closest recipe, so that all problems are reported at once.
         meant = closest(name, self.registry.names("recipe"))
         try:
             return recipe_layers(meant, self.registry) if meant else []
@@ -162,13 +162,15 @@ class _Resolver:
         if entry.key not in ("plugin", "recipe"):
             return False
         hint = (
-            "a recipe builds on another by `base:`" if entry.key == "recipe" else "say plugin=FILE on the command line"
+            "use `base:` to build on another recipe"
+            if entry.key == "recipe"
+            else "pass plugin=FILE on the command line"
         )
         self.problems.append(Problem(entry.where, "cannot be set in a recipe", hint))
         return True
 
     def _apply(self, layer: Sequence[Entry]) -> None:
-        """Put a layer on top of what is set: choices first, since they decide which options of lower layers stay."""
+        """Apply a layer: choices first, since they decide which options of lower layers stay."""
         addressed = [(entry, addresses(entry.key)) for entry in layer]
         for entry, places in addressed:
             for place, option in places:
@@ -233,7 +235,7 @@ class _Resolver:
     def _one_part(self, slot: str, name: str) -> ChosenPart | None:
         found = self._find(slot, name)
         if found is None:
-            # Nobody knows the options of an unknown part.
+            # The options of an unknown part cannot be checked.
             self.accepted |= {id(entry) for entry in self.options[slot].values()}
             return None
         name, cls = found
@@ -251,7 +253,7 @@ class _Resolver:
         return ChosenPart(name, cls, values)
 
     def _waiting_part(self, slot: str) -> ChosenPart:
-        """The place of a part that is found later; what was set must suit at least one part of the kind."""
+        """The placeholder of a part chosen later; what was set must suit at least one part of the kind."""
         kind = SLOTS[slot].kind
         given = self.options[slot]
         options = self._options_of_all(kind) if given else {}
@@ -264,16 +266,16 @@ class _Resolver:
         return ChosenPart(AUTO, interface(kind), values, pending=dict(given))
 
     def _options_of_all(self, kind: str) -> dict[str, list[Option]]:
-        """The options that the parts of a kind have, by name."""
+        """The options of all parts of a kind, by name."""
         options: dict[str, list[Option]] = {}
         for name in self.registry.names(kind):
-            with contextlib.suppress(PluginError):  # it is at fault when it is used
+            with contextlib.suppress(PluginError):  # reported when the part is used
                 for option in options_of(self.registry.get(kind, name)).values():
                     options.setdefault(option.name, []).append(option)
         return options
 
     def _find(self, slot: str, name: str) -> tuple[str, type[Any]] | None:
-        """The part for a slot; the one that was probably meant, if there is none of this name."""
+        """The part for a slot; the closest one if the name is unknown."""
         kind = SLOTS[slot].kind
         try:
             return name, self.registry.get(kind, name)
@@ -286,11 +288,11 @@ class _Resolver:
             return None
 
     def _explicit(self, place: str) -> bool:
-        """Whether the choice of a place is certain, which it is not when the recipe is missing."""
+        """Whether the choice of a place is certain; without the recipe it is not."""
         return not self.recipe_missing or place in self.choices
 
     def _sort_out(self, place: str, options: Iterable[str], certain: bool) -> dict[str, Entry]:
-        """The options set for a place that it has; the others are rejected, unless it may not be what was meant."""
+        """The valid options set for a place; the others are rejected, unless the choice itself is a guess."""
         options = set(options)
         self.known |= {f"{place}.{option}" for option in options if place not in SLOTS or "." not in option}
         known = {option: entry for option, entry in self.options[place].items() if option in options}
@@ -312,7 +314,7 @@ class _Resolver:
             self.accepted |= {id(entry) for entry in self.options[place].values()}
             return ChosenLoss(expression, (), {})
         terms, dotted = self._dotted(place, terms)
-        # With a reduction that has problems of its own, the terms are checked under the default one.
+        # If the reduction itself has problems, the terms are checked under the default one.
         name = reduction.name if reduction else SLOTS[f"reduction.{head}"].default
         options = reduction.options if reduction else {}
         try:
@@ -328,7 +330,7 @@ class _Resolver:
             try:
                 of_loss = options_of(self.registry.get("loss", term.name))
             except XmclabError:
-                # The check of the terms reports it; whatever was set for the term is not a problem of its own.
+                # check_terms reports it; options set for the term are not a separate problem.
                 of_loss = {}
                 theirs = [entry for option, entry in self.options[place].items() if below(option, term.name)]
                 self.accepted |= {id(entry) for entry in theirs}
@@ -358,7 +360,7 @@ class _Resolver:
                 self.problems.append(Problem(entry.where, "unknown key", hint))
 
     def _absent_loss(self, key: str) -> str:
-        """That a key sets an option of a loss that no expression it means has a term of, if so."""
+        """A hint if a key sets an option of a loss that is not a term of its expressions; otherwise empty."""
         named = [
             (place, name)
             for place, option in addresses(key)
@@ -380,12 +382,12 @@ class _Resolver:
 
 
 def _waits(place: str, choice: str) -> bool:
-    """Whether this choice leaves a place open until the data is known."""
+    """Whether this choice leaves a slot open until the data is known."""
     return choice == AUTO and place in SLOTS and SLOTS[place].default == AUTO
 
 
 def _read_entries(slot: str, cls: type[Any], given: Mapping[str, Entry]) -> tuple[dict[str, Any], list[Problem]]:
-    """All options of a part, converted, and everything wrong with those given."""
+    """All options of a part, converted, and every problem of those given."""
     return read_options(
         cls,
         {option: entry.value for option, entry in given.items()},
@@ -394,7 +396,7 @@ def _read_entries(slot: str, cls: type[Any], given: Mapping[str, Entry]) -> tupl
 
 
 def _convert_by_any(options: Sequence[Option], value: Any) -> None:
-    """Raise the `ValueError` of the first option if none of them can be set to a value."""
+    """Raise the first option's `ValueError` if none of the options accepts the value."""
     errors = []
     for option in options:
         try:
@@ -412,7 +414,7 @@ def _with_options(term: TermSpec, values: Mapping[str, Any]) -> TermSpec:
 
 
 def _suggest(key: str, known: Iterable[str]) -> str:
-    """The key that was probably meant: its last word elsewhere, a close neighbour, or anything that is close."""
+    """The key that was probably meant: the same last word elsewhere, a close sibling, or anything close."""
     prefix, _, word = key.rpartition(".")
     known = sorted(known)
     last = {other: other.rpartition(".")[2] for other in known}

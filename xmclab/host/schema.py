@@ -1,4 +1,4 @@
-"""What can be configured: the settings of a run, and the slots that parts go into. Each knob says what it is."""
+"""What can be configured: the settings of a run, and the slots that parts go into."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from xmclab.options import option
 
 @dataclass(frozen=True)
 class DataSettings:
-    """`data=NAME_OR_FOLDER`; how its files are read is up to the reader: `reader.text=title+content`."""
+    """`data=NAME_OR_FOLDER`; reader options say how its files are read: `reader.text=title+content`."""
 
     source: str = option("debian", "an embedded set (debian, tiny), a folder or a table; set as `data=...`")
     merge_same_text: bool = option(False, "labels of the same text are never each other's negatives")
-    cache: str = option("auto", "folder of cached tokens, or off; auto: of large sets only, in the user's cache folder")
-    verify: bool = option(False, "compare the sha256 of cached tokens before they are used; sizes always are")
+    cache: str = option("auto", "folder for cached tokens, or off; auto: large sets only, in the user's cache folder")
+    verify: bool = option(False, "verify the sha256 of cached tokens before use (sizes are always checked)")
 
 
 @dataclass(frozen=True)
@@ -24,18 +24,18 @@ class PoolSettings:
 
     beta: int = option(3, "positives sampled per query", ge=1)
     eta: int = option(6, "mined negatives drawn per query", ge=0)
-    cap: int = option(0, "labels of a pool at the most; 0: no limit", ge=0)
+    cap: int = option(0, "maximum number of labels in a pool; 0: no limit", ge=0)
 
 
 @dataclass(frozen=True)
 class ObjectiveSettings:
     """How the heads and directions are mixed: `objective.de_share=0.5`."""
 
-    de_share: float = option(0.5, "weight of the DE head's loss, the CLF head's has the rest (lambda)", ge=0, le=1)
+    de_share: float = option(0.5, "weight of the DE head's loss; the CLF head gets the rest (lambda)", ge=0, le=1)
     de_q2l_share: float = option(
-        0.5, "DE head: weight of query-to-label, label-to-query has the rest (lambda_D)", ge=0, le=1
+        0.5, "DE head: weight of query-to-label; label-to-query gets the rest (lambda_D)", ge=0, le=1
     )
-    clf_q2l_share: float = option(0.5, "CLF head: the same (lambda_C)", ge=0, le=1)
+    clf_q2l_share: float = option(0.5, "the same for the CLF head (lambda_C)", ge=0, le=1)
     label_weights: Literal["none", "propensity"] = option(
         "none", "weight of each label's terms: 1, or its inverse propensity"
     )
@@ -46,16 +46,16 @@ class OptimSettings:
     """The optimizer: `optim.schedule=linear`. Learning rates belong to the parts: `encoder.lr`, `head.de.lr`, ..."""
 
     decay: float = option(0.01, "weight decay (decoupled)", ge=0)
-    schedule: Literal["cosine", "linear", "constant"] = option("cosine", "learning rate after the warm-up")
-    warmup: float = option(0.1, "warm-up: a share of all steps below 1, else epochs", ge=0)
-    clip: float = option(1.0, "largest norm of the gradient; 0: no clipping", ge=0)
+    schedule: Literal["cosine", "linear", "constant"] = option("cosine", "learning-rate schedule after warm-up")
+    warmup: float = option(0.1, "warm-up: a fraction of all steps if below 1, else a number of epochs", ge=0)
+    clip: float = option(1.0, "maximum gradient norm; 0: no clipping", ge=0)
 
 
 @dataclass(frozen=True)
 class EncodeSettings:
     """How texts are encoded: `encode.chunk=256`."""
 
-    chunk: int = option(0, "texts encoded at once in training, gradients stay exact; 0: all", ge=0)
+    chunk: int = option(0, "texts encoded at once in training (gradients stay exact); 0: all", ge=0)
     search_chunk: int = option(1024, "texts encoded at once outside training", ge=1)
 
 
@@ -69,19 +69,19 @@ class EvaluateSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything in a config that is no part."""
+    """Everything in a config that is not a part."""
 
-    seed: int = option(0, "of every random draw", ge=0)
+    seed: int = option(0, "random seed", ge=0)
     epochs: int = option(10, "passes over the training queries", ge=1)
-    refresh_every: int = option(5, "epochs between two views: clusters and negatives are made anew (tau)", ge=1)
-    device: str = option("auto", "auto (cuda if there is one, else cpu), cpu, cuda, cuda:1, ...")
+    refresh_every: int = option(5, "epochs between refreshes of clusters and mined negatives (tau)", ge=1)
+    device: str = option("auto", "auto (cuda if available, else cpu), cpu, cuda, cuda:1, ...")
     precision: Literal["auto", "float32", "bfloat16"] = option(
-        "auto", "of the products: auto is bfloat16 on cuda, float32 on a cpu"
+        "auto", "precision of matrix products; auto: bfloat16 on cuda, float32 on cpu"
     )
-    compile: bool = option(False, "run the encoder and the passes over scores through torch.compile")
-    deterministic: bool = option(True, "use torch's deterministic algorithms: the same numbers every time")
-    profile: bool = option(False, "say at the end where the time of a step went")
-    keep_model: bool = option(True, "keep the trained weights in the run folder")
+    compile: bool = option(False, "compile the encoder and the score passes with torch.compile")
+    deterministic: bool = option(True, "use torch's deterministic algorithms for reproducible numbers")
+    profile: bool = option(False, "report where the time went at the end of the run")
+    keep_model: bool = option(True, "save the trained weights in the run folder")
     data: DataSettings = field(default_factory=DataSettings)
     pool: PoolSettings = field(default_factory=PoolSettings)
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
@@ -91,7 +91,7 @@ class Settings:
 
 
 NONE = "none"  # in an optional slot: no part
-AUTO = "auto"  # the part is found later, by looking at the data; its options are checked then
+AUTO = "auto"  # the part is chosen later, from the data; its options are checked then
 ALL = "all"  # every installed part of the kind
 
 
@@ -100,10 +100,10 @@ class Slot:
     """A place for one part: `sampler=cluster`, its options as `sampler.batch_size=512`."""
 
     kind: str
-    default: str  # a name; or AUTO or ALL, which only slots take that have it as their default
+    default: str  # a name; AUTO or ALL are valid only in slots that default to them
     optional: bool = False  # takes `none`
     several: bool = False  # takes `a+b`; an option goes to each that has it, or to `a` alone as `slot.a.option`
-    keeps: tuple[str, ...] = ()  # options that all parts of the kind have, and that outlast another choice
+    keeps: tuple[str, ...] = ()  # options that all parts of the kind have; kept when another part is chosen
 
 
 HEADS = ("de", "clf")

@@ -1,6 +1,6 @@
-"""The mathematics: expressions, terms under reductions, values and gradients. Knows api, errors and kernels only.
+"""The mathematics: expressions, terms under reductions, values and gradients. Imports only api, errors and kernels.
 
-The names below are for plugins too; each is imported when it is first used, since most need torch.
+Plugins may use the names below; each is imported on first use, since most need torch.
 """
 
 from __future__ import annotations

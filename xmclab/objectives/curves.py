@@ -1,9 +1,9 @@
-"""Binary losses that are two curves: what a positive costs and what a negative costs, by its score.
+"""Binary losses given by two curves: the loss of a positive and of a negative as functions of the score.
 
 Formula:  l(i,l) = y_il * positive(s_il) + (1 - y_il) * negative(s_il)
 
-Both come with their slopes, so that nothing but a slope per cell is kept for the gradient, and negatives of all labels
-need no targets.
+Both return their slopes, so that only one slope per cell is kept for the gradient, and streaming the negatives of all
+labels needs no targets.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Curve = tuple[Tensor, Tensor]  # (value, slope) at every score
 
 @dataclass
 class CurveLoss(BinaryLoss):
-    """A binary loss by its two curves; targets between 0 and 1 mix them."""
+    """A binary loss given by two curves; targets between 0 and 1 interpolate."""
 
     @abstractmethod
     def positive(self, s_QP: Tensor) -> Curve:
-        """Of a positive with these scores, which are finite."""
+        """The loss of positives with these scores, which are finite, and its slope."""
 
     @abstractmethod
     def negative(self, s_QP: Tensor) -> Curve:
-        """Of a negative with these scores; both are 0 at -inf, an absent candidate."""
+        """The loss of negatives with these scores and its slope; both are 0 at -inf (an absent candidate)."""
 
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         l_QP: Tensor = _Mixed.apply(s_QP, y_QP, self)  # type: ignore[no-untyped-call]
@@ -43,12 +43,12 @@ class CurveLoss(BinaryLoss):
 
 
 class _Mixed(torch.autograd.Function):
-    """The values of all cells; their slopes are kept for the way back."""
+    """The values of all cells; keeps their slopes for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, s_QP: Tensor, y_QP: Tensor, loss: CurveLoss) -> Tensor:
         negative = loss.negative(s_QP)
-        positive = loss.positive(s_QP.masked_fill(y_QP == 0, 0))  # 0 times what an absent candidate costs must be 0
+        positive = loss.positive(s_QP.masked_fill(y_QP == 0, 0))  # 0 times the loss of an absent candidate must be 0
         value_QP, slope_QP = (torch.lerp(*both, y_QP) for both in zip(negative, positive, strict=True))
         ctx.save_for_backward(slope_QP)
         return value_QP

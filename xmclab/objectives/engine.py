@@ -1,16 +1,15 @@
-"""Values and gradients of losses from a score matrix, in its own memory and without a graph.
+"""Values and gradients of losses from a score matrix, computed in place and without a graph.
 
-Positives and ignored pairs are short lists, so that the matrix is left with the other cells, the negatives:
+Positives and ignored pairs are short lists; the remaining cells of the matrix are the negatives:
 
-    n_i   = log sum_j exp s_ij                          of every query over its negatives; n_j likewise of every label
-    value = f(s_E, n)                                   from lists alone: what a loss writes down
+    n_i   = log sum_j exp s_ij                          for each query over its negatives; n_j likewise for each label
+    value = f(s_E, n)                                   from the lists alone: the closed form of a loss
     G_ij  = df/dn_i exp(s_ij - n_i) + df/dn_j exp(s_ij - n_j)      on the negatives
     G_E   = df/ds_E                                     on the positives
 
 Scores within known bounds need no shift: with a_i = df/dn_i / exp n_i, G = exp(s) * (a_i + b_j) takes one exponential
-for both directions and every loss. Compiled passes (`fused`) look at every row by themselves. A matrix that is
-large is made anew, a block of rows at a time, in either pass: the sums of the columns must be known before the first
-gradient.
+for both directions and every loss. Compiled passes (`fused`) handle each row separately. A large matrix is recomputed
+in both passes, a block of rows at a time: the column sums must be known before the first gradient.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from xmclab.objectives.truth import Truth
 
 MAX_EXPONENT = 60.0  # exp(+-60) and sums of 1e10 of them are normal float32 numbers
 CELLS_KEPT = 1 << 24  # a matrix up to this size is kept between the passes (64 MiB of float32)
-CELLS_OF_BLOCK = 1 << 22  # of a larger one, this much is in memory at a time
-CELLS_OF_SLICE = 1 << 20  # element-wise work goes through the cache of a CPU in slices of this size
+CELLS_OF_BLOCK = 1 << 22  # block size of a larger one
+CELLS_OF_SLICE = 1 << 20  # slice size of element-wise work, to fit the CPU cache
 
 Fill = Callable[[slice, Tensor], object]  # (rows, out_BP): write the scores of these rows
 
@@ -41,12 +40,12 @@ Fill = Callable[[slice, Tensor], object]  # (rows, out_BP): write the scores of 
 class Part:
     """A loss in one direction.
 
-    Its value is the sum by the weights of the pairs (binary: plus `cell_weight` times that of every other cell);
+    Its value is the weighted sum over the pairs (binary: plus `cell_weight` times the sum over all other cells);
     `scale` times the gradient of that value goes into the gradient matrix.
     """
 
     loss: Loss
-    by_label: bool  # the anchors are the columns of the matrix; the pairs are in the direction of the anchors
+    by_label: bool  # anchors are the columns of the matrix; `pairs` has anchors as rows
     pairs: Pairs
     scale: float
     cell_weight: float = 1.0
@@ -56,13 +55,13 @@ class ClosedForm:
     """The parts of an objective that share a temperature, and what they add to its gradient matrix."""
 
     def __init__(self, fill: Fill, truth: Truth, parts: Sequence[Part], dtype: torch.dtype, bound: float) -> None:
-        """`bound`: of the absolute scores that `fill` writes, already divided by the temperature; inf if unknown."""
+        """`bound`: upper bound of the absolute scores that `fill` writes, after the temperature; inf if unknown."""
         self.fill, self.truth, self.parts = fill, truth, parts
         self.binary = {index: part.loss for index, part in enumerate(parts) if isinstance(part.loss, BinaryLoss)}
         queries, labels = truth.shape
         self.rows = queries if queries * labels <= CELLS_KEPT else max(1, CELLS_OF_BLOCK // labels)
         self.whole = self.rows == queries
-        # The spare row takes what the lists say of other blocks.
+        # The spare row absorbs list entries of other blocks.
         self.memory_BP = torch.empty(self.rows + 1, labels, dtype=dtype, device=truth.row_E.device)
         self.start = -1  # first row of the block in memory
         self.s_E = self.memory_BP.new_zeros(len(truth.row_E))
@@ -73,7 +72,7 @@ class ClosedForm:
         self.others = [index for index in self.binary if index not in self.softplus]
 
     def gradients(self, values: list[Tensor]) -> Iterator[tuple[slice, Tensor]]:
-        """(rows, G_BP) of every block, in memory that the next one overwrites; at the end appends the parts' values."""
+        """(rows, G_BP) of each block, in memory that the next one overwrites; appends the parts' values at the end."""
         starts = range(0, self.truth.shape[0], self.rows)
         if self.competing:
             for start in starts:
@@ -81,7 +80,7 @@ class ClosedForm:
         of_cells = [self.s_E.new_zeros(()) for _ in self.parts]
         for start in starts:
             rows, s_BP = self._load(start)
-            if start == 0 or not self.competing:  # cells that stand alone need no scores but those of this block
+            if start == 0 or not self.competing:  # binary losses only need the scores of this block
                 of_pairs, gradient_E = self._lists()
             for at, s_RP in self._slices(rows, s_BP):
                 self._to_gradient(s_RP, at, of_cells)
@@ -91,7 +90,7 @@ class ClosedForm:
         values += [pairs + cells for pairs, cells in zip(of_pairs, of_cells, strict=True)]
 
     def _slices(self, rows: slice, s_BP: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """A block in pieces for `_to_gradient`; compiled passes cut it themselves, but copies must be small."""
+        """A block in pieces for `_to_gradient`; compiled passes slice it themselves, but copies must be small."""
         if not self.compiled:
             return _slices(rows, s_BP)
         if not self.others or len(self.parts) == 1:  # all in place
@@ -99,7 +98,7 @@ class ClosedForm:
         return _slices(rows, s_BP, CELLS_OF_SLICE // 2 if s_BP.device.type == "cpu" else 0)
 
     def _load(self, start: int) -> tuple[slice, Tensor]:
-        """A block of scores with positives and ignored pairs cut out, as `self.negatives` wants it."""
+        """A block of scores without positives and ignored pairs, as `self.negatives` expects it."""
         rows = slice(start, min(start + self.rows, self.truth.shape[0]))
         s_BP = self.memory_BP[: rows.stop - rows.start]
         if self.start != start:
@@ -116,14 +115,14 @@ class ClosedForm:
         return rows, s_BP
 
     def _places(self, row_E: Tensor, column_E: Tensor) -> Tensor:
-        """Cells of the matrix to cells of the memory."""
+        """Map cells of the matrix to cells of the memory."""
         if not self.whole:
             row_E = row_E - self.start
             row_E.masked_fill_((row_E < 0) | (row_E >= self.rows), self.rows)
         return row_E * self.truth.shape[1] + column_E
 
     def _lists(self) -> tuple[list[Tensor], Tensor]:
-        """The value of every part at its pairs, and the gradient there; slopes go to `self.negatives`."""
+        """The value of each part at its pairs, and the gradient there; passes slopes to `self.negatives`."""
         values, gradient_E = [], torch.zeros_like(self.s_E)
         log_sums = self.negatives.log_sums()
         slopes = [torch.zeros_like(log_sums_A) for log_sums_A in log_sums]
@@ -139,8 +138,8 @@ class ClosedForm:
         return values, gradient_E
 
     def _to_gradient(self, s_RP: Tensor, rows: slice, of_cells: list[Tensor]) -> None:
-        """Overwrite scores with the gradient; adds to the values of binary parts."""
-        in_place = bool(self.competing or self.softplus)  # what comes last and overwrites the scores
+        """Overwrite scores with the gradient; add to the values of binary parts."""
+        in_place = bool(self.competing or self.softplus)  # the last pass overwrites the scores
         slopes = []
         for index in self.others:
             part, keep = self.parts[index], in_place or index != self.others[-1]
@@ -162,17 +161,17 @@ class ClosedForm:
 
 
 def sum_of_pairs(loss: MultiClassLoss, s_E: Tensor, negatives_Q: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
-    """The closed form of a loss, with what it returns in the shapes that it should have."""
+    """The closed form of a loss, with the shapes of its results checked."""
     found = loss.value_and_grad(s_E, negatives_Q, pairs)
     shapes, wanted = [tuple(x.shape) for x in found], [(), tuple(s_E.shape), tuple(negatives_Q.shape)]
     if shapes != wanted:
-        message = f"value_and_grad() returns a sum and its gradients, of shapes {wanted}; these are {shapes}"
+        message = f"value_and_grad() must return a sum and its gradients, of shapes {wanted}, not {shapes}"
         raise PluginError(Problem(type(loss).__name__, message))
     return found
 
 
 def sum_over_pairs(part: Part, s_E: Tensor) -> tuple[Tensor, Tensor]:
-    """The weighted sum of a binary loss over its pairs and the gradient: by autograd of a short list, if it must be."""
+    """The weighted sum of a binary loss over its pairs and its gradient, by autograd if there is no `of_pairs`."""
     loss, pairs = part.loss, part.pairs
     if isinstance(loss, BinaryLoss) and loss.defines("of_pairs"):
         return loss.of_pairs(s_E, pairs.target_E, pairs.weight_E)
@@ -184,16 +183,16 @@ def sum_over_pairs(part: Part, s_E: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _slices(rows: slice, s_BP: Tensor, cells: int = 0) -> Iterator[tuple[slice, Tensor]]:
-    """A block in pieces of so many cells (0: that suit the device), with the rows of each."""
+    """A block in pieces of this many cells (0: chosen for the device), with the rows of each."""
     start = rows.start
-    cells = cells or (CELLS_OF_SLICE if s_BP.device.type == "cpu" else CELLS_OF_BLOCK)  # a GPU starts a kernel for each
+    cells = cells or (CELLS_OF_SLICE if s_BP.device.type == "cpu" else CELLS_OF_BLOCK)  # a kernel launch each on a GPU
     for s_RP in s_BP.split(max(1, cells // s_BP.shape[1])):
         yield slice(start, start + len(s_RP)), s_RP
         start += len(s_RP)
 
 
 def _log_sum_exp(s_RP: Tensor, dim: int) -> Tensor:
-    """As torch's own, with the sum as a product with ones, which is faster in either direction."""
+    """torch.logsumexp with the sum as a product with ones, which is faster in both directions."""
     top = s_RP.amax(dim=dim, keepdim=True).clamp_(min=torch.finfo(s_RP.dtype).min)
     e_RP = (s_RP - top).exp_()
     ones = s_RP.new_ones(s_RP.shape[dim])
@@ -207,7 +206,7 @@ def _negatives(shape: tuple[int, int], memory_BP: Tensor, bound: float) -> _Boun
 
 
 class _BoundedScores:
-    """Negatives whose exponentials are normal numbers as they are: one serves both directions and every loss."""
+    """Negatives whose exponentials cannot overflow: one exponential serves both directions and every loss."""
 
     def __init__(self, shape: tuple[int, int], like: Tensor) -> None:
         self.row_Q, self.column_P = (like.new_zeros(size) for size in shape)
@@ -217,7 +216,7 @@ class _BoundedScores:
         s_BP.exp_()
 
     def add(self, rows: slice, e_BP: Tensor) -> None:
-        # A product with ones is the fastest sum in either direction.
+        # A product with ones is the fastest sum in both directions.
         torch.mv(e_BP, self.ones[: e_BP.shape[1]], out=self.row_Q[rows])
         self.column_P.addmv_(e_BP.T, self.ones[: e_BP.shape[0]])
 
@@ -237,7 +236,7 @@ class _BoundedScores:
 
 
 class _AnyScores:
-    """Negatives of any scores: an exponential for each direction, shifted by the anchor's log-sum-exp."""
+    """Negatives with any scores: one exponential per direction, shifted by the anchor's log-sum-exp."""
 
     def __init__(self, shape: tuple[int, int], like: Tensor) -> None:
         self.row_Q, self.column_P = (like.new_full((size,), -math.inf) for size in shape)
@@ -257,7 +256,7 @@ class _AnyScores:
         self.slope_Q, self.slope_P = slope_Q, slope_P
 
     def weigh(self, s_RP: Tensor, rows: slice) -> None:
-        lowest = torch.finfo(s_RP.dtype).min  # -inf - -inf would be no number
+        lowest = torch.finfo(s_RP.dtype).min  # -inf - -inf would be NaN
         by_query_RP = (s_RP - self.row_Q[rows].clamp(min=lowest).unsqueeze(1)).exp_()
         by_query_RP.mul_(self.slope_Q[rows].unsqueeze(1))
         s_RP.sub_(self.column_P.clamp(min=lowest)).exp_().mul_(self.slope_P).add_(by_query_RP)
@@ -282,7 +281,7 @@ class _CompiledScores(_AnyScores):
         self.weigh_with_softplus(s_RP, rows, None)
 
     def weigh_with_softplus(self, s_RP: Tensor, rows: slice | None, softplus: float | None) -> Tensor:
-        """Add `softplus` times the gradient of log(1 + exp s), and return its sum; no rows: nothing else competes."""
+        """Add `softplus` times the gradient of log(1 + exp s), and return its sum; no rows: no multi-class losses."""
         value: Tensor
         if rows is None:
             value = self.fused.softplus_to_grad_(s_RP, softplus)

@@ -1,7 +1,7 @@
-"""Loss expressions: `0.7*ds+0.3*bce` to terms. Python's parser makes a tree of known nodes; nothing is evaluated.
+"""Parses loss expressions such as `0.7*ds+0.3*bce` to terms. Uses Python's parser; nothing is evaluated.
 
 expression  term + term + ...
-term        [weight *] loss, or loss * weight; the loss may have a reduction of its own: reduction(loss, option=value)
+term        [weight *] loss, or loss * weight; a loss may have its own reduction: reduction(loss, option=value)
 loss        name, or name(option=value, ...); a name may have dots: `pml.SupConLoss`
 value       a number, a string in quotes, True, False or None
 """
@@ -30,9 +30,9 @@ class TermSpec:
     name: str
     weight: float = 1.0
     options: Options = field(default_factory=dict)
-    reduction: str | None = None  # its own reduction; None: that of the whole expression
+    reduction: str | None = None  # its own reduction; None: the default one
     reduction_options: Options = field(default_factory=dict)
-    column: int = field(default=1, compare=False)  # where it starts in the expression, behind its weight, from 1
+    column: int = field(default=1, compare=False)  # where it starts in the expression, after its weight, from 1
 
     def __str__(self) -> str:
         text = _call(self.name, [], self.options)
@@ -42,18 +42,18 @@ class TermSpec:
 
 
 def format_expression(terms: Iterable[TermSpec]) -> str:
-    """The expression that `parse_expression` reads as these terms."""
+    """The expression that `parse_expression` parses to these terms."""
     return "+".join(map(str, terms))
 
 
 def parse_expression(text: str, where: str = "") -> list[TermSpec]:
-    """Read a loss expression.
+    """Parse a loss expression.
 
     Args:
-        where: the key it was given for (`loss.clf`), for the messages.
+        where: the key of the expression (`loss.clf`), for error messages.
 
     Raises:
-        ConfigError: with every term that cannot be read, its column, the reason and a hint.
+        ConfigError: with every term that cannot be parsed, its column, the reason and a hint.
     """
     terms: list[TermSpec] = []
     problems: list[Problem] = []
@@ -72,7 +72,7 @@ def parse_expression(text: str, where: str = "") -> list[TermSpec]:
 
 
 class _Refusal(Exception):
-    """Why the expression cannot be read, and at which column (from 1)."""
+    """Why the expression cannot be parsed, and at which column (from 1)."""
 
     def __init__(self, column: int, reason: str, hint: str = EXAMPLE) -> None:
         super().__init__(reason)
@@ -88,19 +88,19 @@ def _tree(text: str) -> ast.expr:
     if len(text) > MAX_LENGTH:
         raise _Refusal(MAX_LENGTH + 1, f"longer than {MAX_LENGTH} characters")
     if not text.strip():
-        raise _Refusal(1, "an empty expression")
+        raise _Refusal(1, "the expression is empty")
     for column, character in enumerate(text, start=1):
         if not character.isprintable() or character == "#":
-            raise _Refusal(column, f"the character {character!r} has no place in an expression")
+            raise _Refusal(column, f"unexpected character {character!r}")
     if text.rstrip()[-1] in "+*":
-        raise _Refusal(len(text.rstrip()) + 1, f"a term is missing after {text.rstrip()[-1]!r}")
+        raise _Refusal(len(text.rstrip()) + 1, f"missing term after {text.rstrip()[-1]!r}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(text.strip(), mode="eval").body  # spaces in front would be an indentation
+            return ast.parse(text.strip(), mode="eval").body  # leading spaces would be an indentation error
     except SyntaxError as error:
         column = min(_indent(text) + max(error.offset or 1, 1), len(text) + 1)
-        raise _Refusal(column, f"cannot be read: {error.msg.partition('. ')[0]}") from None
+        raise _Refusal(column, f"cannot be parsed: {error.msg.partition('. ')[0]}") from None
     except (ValueError, RecursionError, MemoryError):
         raise _Refusal(1, "nested too deeply or malformed") from None
 
@@ -126,8 +126,8 @@ def _term(node: ast.expr, text: str) -> TermSpec:
         reduction, reduction_options = _name(node.func, text), _options(node, text)
         wrapped, *more = node.args
         if more or not isinstance(wrapped, ast.Name | ast.Attribute | ast.Call) or _has_arguments(wrapped):
-            hint = "options are named: ds(temperature=0.05); a reduction has one loss, after any weight: 0.5*psl(ds)"
-            raise _Refusal(column, f"the parentheses of {reduction!r} do not hold one loss", hint)
+            hint = "options have names: ds(temperature=0.05); a reduction takes one loss, weight in front: 0.5*psl(ds)"
+            raise _Refusal(column, f"{reduction!r} does not contain exactly one loss", hint)
         node = wrapped
     options = _options(node, text) if isinstance(node, ast.Call) else {}
     name = _name(node.func if isinstance(node, ast.Call) else node, text)
@@ -144,31 +144,31 @@ def _weight(node: ast.expr, text: str) -> tuple[float, ast.expr]:
     if _number(node) is not None:
         raise _Refusal(column, "a number without a loss", "a weight multiplies a loss: 0.3*bce")
     if isinstance(node, ast.UnaryOp):
-        raise _Refusal(column, "a sign in front of a term", "terms are added, with weights of at least 0")
+        raise _Refusal(column, "a term cannot have a sign", "terms are added, with weights >= 0")
     if not isinstance(node, ast.BinOp):
         return 1.0, node
     if isinstance(node.op, ast.Sub):
-        raise _Refusal(_column(node.right, text), "terms cannot be subtracted", "join them by '+'")
+        raise _Refusal(_column(node.right, text), "terms cannot be subtracted", "join them with '+'")
     if not isinstance(node.op, ast.Mult):
-        raise _Refusal(column, "only '+' and '*' join things")
+        raise _Refusal(column, "only '+' and '*' are allowed")
     sides = [(node.left, node.right), (node.right, node.left)]
     for factor, term in sides:
         weight = _number(factor)
         if weight is not None and _number(term) is None and not isinstance(term, ast.BinOp):
             if not 0 <= weight < math.inf:
-                raise _Refusal(_column(factor, text), "a weight is a number of at least 0")
+                raise _Refusal(_column(factor, text), "a weight must be finite and at least 0")
             return float(weight), term
-    raise _Refusal(column, "'*' joins one number and one loss", "write a weight in front of each term: 0.7*ds+0.3*bce")
+    raise _Refusal(column, "'*' takes one number and one loss", "put a weight in front of each term: 0.7*ds+0.3*bce")
 
 
 def _name(node: ast.expr, text: str) -> str:
-    """A name, with dots or without."""
+    """A name, dotted or not."""
     words: list[str] = []
     while isinstance(node, ast.Attribute):
         words.append(node.attr)
         node = node.value
     if not isinstance(node, ast.Name):
-        raise _Refusal(_column(node, text), "not the name of a loss")
+        raise _Refusal(_column(node, text), "not a loss name")
     return ".".join([node.id, *reversed(words)])
 
 
@@ -178,7 +178,7 @@ def _options(call: ast.Call, text: str) -> dict[str, Value]:
     for keyword in call.keywords:
         column = _column(keyword.value, text)
         if keyword.arg is None:
-            raise _Refusal(column, "'**' has no place in an expression", "write the options out: ds(temperature=0.05)")
+            raise _Refusal(column, "'**' is not allowed", "write the options out: ds(temperature=0.05)")
         if keyword.arg in options:
             raise _Refusal(column, f"{keyword.arg!r} is given twice", "give each option once")
         number = _number(keyword.value)
@@ -193,13 +193,13 @@ def _options(call: ast.Call, text: str) -> dict[str, Value]:
 
 
 def _number(node: ast.expr) -> int | float | None:
-    """The number that the node is, with a sign or without."""
+    """The number that the node stands for, signed or not."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         number = None if isinstance(node.operand, ast.UnaryOp) else _number(node.operand)
         return None if number is None else -number
     if not isinstance(node, ast.Constant) or isinstance(node.value, bool) or not isinstance(node.value, int | float):
         return None
-    # An integer beyond the range of floats is as good as infinite.
+    # An integer beyond the range of floats counts as infinite.
     return node.value if isinstance(node.value, float) or node.value.bit_length() < 1024 else math.inf
 
 
@@ -221,5 +221,5 @@ def _refuse_duplicates(terms: list[TermSpec]) -> None:
     seen: set[str] = set()
     for term in terms:
         if term.name in seen:
-            raise _Refusal(term.column, f"{term.name!r} appears twice", "one term per loss: add up the weights")
+            raise _Refusal(term.column, f"{term.name!r} appears twice", "use one term per loss and add up the weights")
         seen.add(term.name)

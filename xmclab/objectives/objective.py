@@ -1,4 +1,4 @@
-"""What is minimised: weighted loss terms, each under a reduction, in one direction or both, as one scalar."""
+"""The objective: weighted loss terms, each under a reduction, in one direction or both, as one scalar."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xmclab.objectives.reductions.ova import Ova
 from xmclab.objectives.truth import Truth
 
 Direction = Literal["q2l", "l2q", "cells"]
-LABELS_AT_ONCE = 1536  # whose scores one product makes
+LABELS_AT_ONCE = 1536  # labels per matrix product
 
 
 @dataclass(frozen=True)
@@ -46,11 +46,11 @@ class Term:
 
 @dataclass(frozen=True)
 class TermValue:
-    """What one term came to in one direction; `cells` is a binary term, which is the same in both."""
+    """The value of one term in one direction; `cells` for a binary term, which has no direction."""
 
     term: str
     direction: Direction
-    value: Tensor  # scalar, the mean of the reduction
+    value: Tensor  # scalar, reduced
     weighted: Tensor  # scalar, what it adds to the objective
 
 
@@ -66,23 +66,23 @@ class Evaluation:
 class Objective:
     """Scores and positives to a scalar: the weighted sum of the terms.
 
-    A multi-class term is `q2l_share` of its value with queries as anchors, plus the rest with labels as anchors (the
-    same loss on the transposed scores and positives). A binary term is a sum over cells, which has no
+    A multi-class term is `q2l_share` times its value with queries as anchors, plus the rest with labels as anchors
+    (the same loss on the transposed scores and positives). A binary term is a sum over cells, which has no
     direction; under a multi-class reduction it is the mean over the cells of that reduction's candidates.
     """
 
     terms: Sequence[Term]
-    temperature: float | None = None  # divides the scores of the terms whose loss sets none
+    temperature: float | None = None  # divides the scores of terms whose loss sets none
     q2l_share: float = 1.0  # 1: query to label only; 0.5: symmetric
 
     @property
     def needs_all(self) -> bool:
-        """Whether the candidates must be all labels because a term's reduction needs them; all terms see them then."""
+        """Whether some reduction needs all labels as candidates; then all terms get them."""
         return any(term.reduction.needs == "all" for term in self.terms)
 
     @property
     def needs_propensities(self) -> bool:
-        """Whether the truth must know the inverse propensities of the labels."""
+        """Whether some loss needs inverse propensities of the labels."""
         return any(term.loss.targets == "inverse_propensity" for term in self.terms)
 
     def __call__(
@@ -100,8 +100,8 @@ class Objective:
             scores_QP: inner products, of any float type.
             positives_QP: bool, or real targets: 0 for a negative, > 0 for a positive.
             ignore_QP: bool, pairs that are neither positive nor negative: they are absent.
-            label_weight_P: weights of the labels' pairs (such as inverse propensities).
-            inverse_propensity_P: of the labels, for losses made for missing labels (`pw_bce`, `unbiased_bce`).
+            label_weight_P: weight of each label's pairs (such as its inverse propensity).
+            inverse_propensity_P: per label, for losses that correct for missing labels (`pw_bce`, `unbiased_bce`).
         """
         _check_scores(scores_QP)
         _check_labels("inverse propensities", inverse_propensity_P, scores_QP.shape)
@@ -114,12 +114,12 @@ class Objective:
     def evaluate(
         self, scores_QP: Tensor, truth: Truth, label_weight_P: Tensor | None = None, bound: float = math.inf
     ) -> Evaluation:
-        """The value and its parts, for positives that are known as a list.
+        """The value and its parts, for positives given as lists.
 
         Terms whose loss has a closed form share one gradient matrix; the others go through autograd.
 
         Args:
-            bound: of the absolute scores, if one is known: bounded scores need fewer exponentials.
+            bound: upper bound of the absolute scores, if known; bounded scores need fewer exponentials.
         """
         _check_scores(scores_QP)
         _check_labels("label weights", label_weight_P, scores_QP.shape)
@@ -152,9 +152,9 @@ class Objective:
         label_weight_P: Tensor | None = None,
         bound: float = math.inf,
     ) -> Evaluation:
-        """`evaluate` of the scores `q_QD @ z_PD.T`, at the memory of one score matrix, or a part of a large one.
+        """`evaluate` for the scores `q_QD @ z_PD.T`, in the memory of one score matrix, or of a block if it is large.
 
-        The products take the type that autocast prescribes; everything between them is as in `evaluate`.
+        Matrix products use the dtype of autocast; everything else is as in `evaluate`.
         """
         sums: list[TermSum] = []
         if len(q_QD) and len(z_PD):
@@ -165,18 +165,18 @@ class Objective:
         device = q_QD.device.type
         if bound == math.inf and device == "cpu" and not fused_for(q_QD, len(q_QD) * len(z_PD)):
             bound = _largest(q_QD.detach().norm(dim=1)) * _largest(z_PD.detach().norm(dim=1))
-        low = (q_QD[:1].detach() @ z_PD[:1].detach().T).dtype  # what autocast prescribes, if it is on
+        low = (q_QD[:1].detach() @ z_PD[:1].detach().T).dtype  # the dtype of autocast, if it is on
         with _without_autocast(device):
             total, *values = _OfVectors.apply(q_QD.to(low), z_PD.to(low), truth, sums, bound)  # type: ignore[no-untyped-call]
         return _evaluation(total, sums, values)
 
     def sums(self, truth: Truth, label_weight_P: Tensor | None, dtype: torch.dtype) -> list[TermSum]:
-        """Every term in every direction."""
+        """All terms in all directions."""
         weight_P = None if label_weight_P is None else label_weight_P.to(dtype)
         sums = []
         for term in self.terms:
             if term.loss.targets == "inverse_propensity" and truth.inverse_propensity_E is None:
-                raise ValueError(f"loss {term.name!r} needs the propensities of the labels: give inverse_propensity_P")
+                raise ValueError(f"loss {term.name!r} needs label propensities: pass inverse_propensity_P")
             temperature = term.loss.temperature or self.temperature or 1.0
             if term.loss.kind == "binary":
                 sums.append(TermSum(term, "cells", term.weight, temperature, truth, weight_P))
@@ -214,14 +214,14 @@ class TermSum:
         return s_QP.T if self.direction == "l2q" else s_QP
 
     def _targets(self, target_E: Tensor) -> Tensor:
-        """The targets of the pairs as the loss wants them."""
+        """The targets of the pairs, as the loss expects them."""
         inverse_propensity_E = self.truth.inverse_propensity_E
         if self.term.loss.targets == "relevance" or inverse_propensity_E is None:
             return target_E
         return target_E * inverse_propensity_E.to(target_E.dtype)
 
     def value(self, s_QP: Tensor) -> Tensor:
-        """By autograd, from the loss of every pair."""
+        """The value by autograd, from the loss of every pair."""
         s_QP = self._anchored(s_QP) / self.temperature
         y_QP = self.truth.matrix(s_QP.dtype)
         w_QP = self.reduction.weights(y_QP)
@@ -244,14 +244,14 @@ class TermSum:
                 Problem(
                     f"loss {self.term.name!r}",
                     f"terms() returned shape {tuple(l_QP.shape)} for scores of shape {tuple(s_QP.shape)}",
-                    "return a value for every pair; do not sum or average, the reduction does",
+                    "return one value per pair; leave sums and averages to the reduction",
                 )
             )
-        # Pairs without a weight give exactly 0, whatever their loss is (0 * inf is not 0).
+        # Pairs without a weight add exactly 0, even if their loss is inf (0 * inf is NaN).
         return (w_QP * l_QP.masked_fill(w_QP == 0, 0)).sum() / normaliser
 
     def part(self, dtype: torch.dtype) -> Part:
-        """What the closed form needs to know."""
+        """The input of the closed form."""
         y_QM, place_E = self.truth.compact(dtype)
         target_E = self._targets(self.reduction.targets(y_QM).reshape(-1).index_select(0, place_E))
         scale, by_label = self.factor / self.temperature, self.direction == "l2q"
@@ -271,16 +271,16 @@ class TermSum:
 
 def _check_scores(scores_QP: Tensor) -> None:
     if scores_QP.ndim != 2 or not scores_QP.is_floating_point():
-        raise ValueError(f"scores are a float matrix, not {scores_QP.dtype} of {tuple(scores_QP.shape)}")
+        raise ValueError(f"scores must be a float matrix, not {scores_QP.dtype} of shape {tuple(scores_QP.shape)}")
 
 
 def _check_labels(what: str, x_P: Tensor | None, shape: Sequence[int]) -> None:
     if x_P is not None and x_P.shape != tuple(shape[1:]):
-        raise ValueError(f"{what} {tuple(x_P.shape)} are not one per label of {tuple(shape)}")
+        raise ValueError(f"{what} must have one value per label: {tuple(x_P.shape)} for scores {tuple(shape)}")
 
 
 def _reduced_in(dtype: torch.dtype) -> torch.dtype:
-    """The type of losses and sums for scores of a type."""
+    """The dtype of losses and sums for scores of this dtype."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -290,7 +290,7 @@ def _without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
 
 
 def _largest(x: Tensor) -> float:
-    """The largest absolute number. To be asked on the CPU only: elsewhere it would wait for the device."""
+    """The largest absolute value. For the CPU only: elsewhere it would wait for the device."""
     return float(torch.linalg.vector_norm(x, math.inf))
 
 
@@ -312,7 +312,7 @@ def _outputs(ctx: Any, sums: Sequence[TermSum], found: Mapping[int, Tensor]) -> 
 
 
 class _OfScores(torch.autograd.Function):
-    """Sums in closed form; the gradient matrix is made with the value and kept for the way back."""
+    """Sums in closed form; the gradient matrix is computed with the value and kept for the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, s_QP: Tensor, truth: Truth, sums: Sequence[TermSum], bound: float) -> tuple[Tensor, ...]:
@@ -343,7 +343,7 @@ class _OfScores(torch.autograd.Function):
 
 
 def _add_product(total_AD: Tensor, g_AB: Tensor, x_BD: Tensor, first: bool) -> None:
-    """Add to the total; at first it holds nothing yet."""
+    """Add to the total, which is uninitialised at first."""
     if total_AD.dtype == g_AB.dtype:
         torch.addmm(total_AD, g_AB, x_BD, beta=0 if first else 1, out=total_AD)
     elif first:
@@ -353,7 +353,7 @@ def _add_product(total_AD: Tensor, g_AB: Tensor, x_BD: Tensor, first: bool) -> N
 
 
 class _OfVectors(torch.autograd.Function):
-    """Sums in closed form of the scores q z'; their gradient goes straight on to the vectors: dq = G z, dz = G' q."""
+    """Sums in closed form of the scores q z'; the gradient goes directly to the vectors: dq = G z, dz = G' q."""
 
     @staticmethod
     def forward(
@@ -365,7 +365,7 @@ class _OfVectors(torch.autograd.Function):
         for number, (temperature, group) in enumerate(_by_temperature(sums)):
 
             def fill(rows: slice, out_BP: Tensor, scale: float = 1 / temperature) -> None:
-                # In pieces, as a product holds a copy of the labels that it takes, in an order of its own.
+                # In pieces, because a product keeps a reordered copy of its labels.
                 for z_CD, out_BC in zip(z_PD.split(LABELS_AT_ONCE), out_BP.split(LABELS_AT_ONCE, dim=1), strict=True):
                     if out_BP.dtype == q_QD.dtype:
                         torch.addmm(out_BC, q_QD[rows], z_CD.T, beta=0, alpha=scale, out=out_BC)

@@ -11,7 +11,7 @@ from xmclab.kernels.dispatch import fused_for
 
 
 def log_sum_exp_by_row(s_E: Tensor, row_E: Tensor, rows: int) -> Tensor:
-    """The log-sum-exp of the scores of every row; -inf for a row without any."""
+    """The log-sum-exp of the scores of each row; -inf for an empty row."""
     top_Q = s_E.new_full((rows,), torch.finfo(s_E.dtype).min).scatter_reduce_(0, row_E, s_E, "amax")
     sum_Q = torch.zeros_like(top_Q).index_add_(0, row_E, (s_E - top_Q.index_select(0, row_E)).exp_())
     return top_Q + sum_Q.log()

@@ -1,4 +1,4 @@
-"""What is known of the pairs of a score matrix, as short lists rather than matrices."""
+"""The known pairs of a score matrix, as short lists instead of matrices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xmclab.api import Batch
 class Truth:
     """The positives of anchors among candidates, and the pairs that are neither positive nor negative.
 
-    Counts are kept beside the tensors, so that nothing on a device has to be read back.
+    Counts are kept on the host, so that nothing has to be read back from the device.
     """
 
     shape: tuple[int, int]  # anchors, candidates
@@ -26,9 +26,9 @@ class Truth:
     target_E: Tensor  # > 0
     ignored_row_I: Tensor
     ignored_column_I: Tensor
-    most_per_row: int  # positives of an anchor at the most (at least 1)
+    most_per_row: int  # largest number of positives of an anchor (at least 1)
     most_per_column: int
-    inverse_propensity_E: Tensor | None = None  # of the label of each pair
+    inverse_propensity_E: Tensor | None = None  # for the label of each pair
 
     @staticmethod
     def of_batch(batch: Batch, device: torch.device | str) -> Truth:
@@ -42,7 +42,7 @@ class Truth:
         ignored: tuple[NDArray[np.int64], NDArray[np.int64]],
         device: torch.device | str,
     ) -> Truth:
-        """The truth that lists on the host hold: (row, column, target) of positives, (row, column) of ignored pairs."""
+        """The truth from host lists: (row, column, target) of positives, (row, column) of ignored pairs."""
         rows, columns, targets = (torch.from_numpy(part).to(device) for part in positives)
         ignored_rows, ignored_columns = (torch.from_numpy(part).to(device) for part in ignored)
         per_row, per_column = (int(np.bincount(where).max(initial=1)) for where in positives[:2])
@@ -50,7 +50,7 @@ class Truth:
 
     @staticmethod
     def of_matrix(y_QP: Tensor, ignore_QP: Tensor | None = None) -> Truth:
-        """The truth that a matrix of targets (0: negative) and a mask of ignored pairs hold."""
+        """The truth from a matrix of targets (0: negative) and a mask of ignored pairs."""
         known_QP = y_QP if ignore_QP is None else y_QP.masked_fill(ignore_QP, 0)
         row_E, column_E = known_QP.nonzero(as_tuple=True)
         ignored_row_I, ignored_column_I = (row_E[:0], row_E[:0])
@@ -62,14 +62,14 @@ class Truth:
         return Truth(shape, row_E, column_E, target_E, ignored_row_I, ignored_column_I, per_row, per_column)
 
     def with_propensities(self, inverse_propensity_P: Tensor | None) -> Truth:
-        """The same truth, knowing the inverse propensities of the candidates, which are labels."""
+        """The same truth with inverse propensities of the candidates, which must be labels."""
         if inverse_propensity_P is None:
             return self
         return replace(self, inverse_propensity_E=inverse_propensity_P[self.column_E])
 
     @cached_property
     def transposed(self) -> Truth:
-        """The same pairs with anchors and candidates exchanged."""
+        """The same pairs with anchors and candidates swapped."""
         return Truth(
             (self.shape[1], self.shape[0]),
             self.column_E,
@@ -83,7 +83,7 @@ class Truth:
         )
 
     def matrix(self, dtype: torch.dtype) -> Tensor:
-        """y_QP: targets, 0 where a pair is no positive."""
+        """y_QP: targets, 0 where a pair is not a positive."""
         y_QP = torch.zeros(self.shape, dtype=dtype, device=self.row_E.device)
         return y_QP.index_put_((self.row_E, self.column_E), self.target_E.to(dtype))
 
@@ -93,7 +93,7 @@ class Truth:
         return s_QP.index_put_(at, s_QP.new_full((), value)) if len(self.ignored_row_I) else s_QP
 
     def compact(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(y_QM, place_E): the targets of each row moved to its left end, and the cell of `y_QM` that each went to."""
+        """(y_QM, place_E): the targets of each row packed to the left, and the cell of `y_QM` of each pair."""
         y_QM = torch.zeros(self.shape[0], self.most_per_row, dtype=dtype, device=self.row_E.device)
         y_QM.view(-1).index_copy_(0, self._place_E, self.target_E.to(dtype))
         return y_QM, self._place_E

@@ -1,4 +1,4 @@
-"""What a person sees while a run trains: a live line on a terminal, plain log lines elsewhere. All on stderr."""
+"""Progress of a run on stderr: a live line on a terminal, plain log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xmclab.system.progress import Bar, note
 
 
 class Display:
-    """Shows the records of a run as they come; a context."""
+    """Shows the records of a run as they come; a context manager."""
 
     def __init__(self, console: Console, epochs: int, steps: int) -> None:
         self.console, self.epochs = console, epochs
@@ -26,7 +26,7 @@ class Display:
         self._bar.__exit__()
 
     def show(self, record: Mapping[str, Any]) -> None:
-        """A step at once on a terminal, every few seconds and at the end of an epoch in a log; the rest as lines."""
+        """Show a record: steps on the bar (in a log: every few seconds and at the end of an epoch), others as lines."""
         event = record["event"]
         if event == "step":
             self._queries += record["queries"]

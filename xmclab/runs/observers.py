@@ -1,9 +1,9 @@
-"""What a run tells its trackers; one that raises is switched off.
+"""Passes the records of a run to its trackers; a tracker that raises is disabled.
 
-Each gets copies of the records and of the config. Gradients are off while it runs; when it returns, their mode and the
-random generators (of Python, numpy's global one, torch's on the CPU and on CUDA devices in use) are as before. Nothing
-else is restored. What it raises, `SystemExit` too, is a warning; the tracker is then ended, and not called again in
-this run.
+Each tracker gets copies of the records and the config. Gradients are off while it runs; afterwards the gradient mode
+and the random generators (Python's, numpy's global one, torch's on the CPU and on CUDA devices in use) are restored,
+and nothing else. An exception, including `SystemExit`, becomes a warning; the tracker is then ended and not called
+again in this run.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from xmclab.host.load import exception_line, is_strict
 
 messages = logging.getLogger(__name__)
 Record = Mapping[str, Any]
-SPARE = np.random.MT19937()  # what `np.random` draws from while others run
-numpy_random: Any = np.random  # whose stubs lack what is used here
+SPARE = np.random.MT19937()  # what `np.random` draws from while trackers run
+numpy_random: Any = np.random  # its stubs lack what is used here
 
 
 @dataclass
 class Observers:
-    """Trackers, by the names that a warning calls them."""
+    """Trackers, by the names used in warnings."""
 
     present: dict[str, Tracker]
     strict: bool = field(default_factory=lambda: is_strict(os.environ))
 
     def tell(self, event: str, call: Callable[[Tracker], object]) -> None:
-        """Call each; without those that raise from then on."""
+        """Call each tracker; drop those that raise."""
         problems = []
         with undisturbed():
             for name, observer in list(self.present.items()):
@@ -56,7 +56,7 @@ class Observers:
         if problems and self.strict:
             raise PluginError(*problems)
         for problem in problems:
-            messages.warning("%s; switched off for the rest of this run", problem)
+            messages.warning("%s; disabled for the rest of this run", problem)
 
 
 def _end(observer: Tracker) -> None:
@@ -65,10 +65,10 @@ def _end(observer: Tracker) -> None:
 
 @contextlib.contextmanager
 def observed(config: Config, folder: Path, steps: int, started: float) -> Iterator[Callable[[Record], None]]:
-    """The function that takes the records of a run, to every tracker: the chosen ones, and those of every run.
+    """A function that sends records to all trackers of a run: the chosen ones and the `always` ones.
 
     Args:
-        started: when the run did, by `time.perf_counter`.
+        started: start of the run, by `time.perf_counter`.
     """
     observers = Observers(trackers(config))
 
@@ -86,14 +86,14 @@ def observed(config: Config, folder: Path, steps: int, started: float) -> Iterat
         log({"event": "start", "steps": steps})
         yield log
     except BaseException as error:
-        observers.strict = False  # of two errors the first is told
+        observers.strict = False  # report the first of two errors
         end(type(error).__name__, next(iter(str(error).splitlines()), ""))
         raise
     end("", "")
 
 
 def trackers(config: Config) -> dict[str, Tracker]:
-    """The trackers of a run: those of every run, with their default options, unless chosen too."""
+    """The chosen trackers, and the `always` ones with default options."""
     chosen = config.make_all("tracker")
     unasked = [name for name in config.registry.always("tracker") if name not in chosen]
     made = {name: config.registry.get("tracker", name)() for name in unasked} | chosen
@@ -102,9 +102,9 @@ def trackers(config: Config) -> dict[str, Tracker]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Whatever is drawn at random inside the block: outside, the generators go on as if it had not been."""
+    """Random draws inside the block do not affect the generators outside."""
     of_python, of_numpy = random.getstate(), numpy_random.get_bit_generator()
-    numpy_random.set_bit_generator(SPARE)  # to keep and restore a state would take numpy half a millisecond
+    numpy_random.set_bit_generator(SPARE)  # saving and restoring the state would take numpy half a millisecond
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
         with torch.random.fork_rng(devices), torch.no_grad():

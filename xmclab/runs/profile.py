@@ -1,7 +1,7 @@
-"""Where the time of a run goes (`profile=true`): parts of steps, what is between and beside them.
+"""Where the time of a run goes (`profile=true`): in steps, between them and in the background.
 
-Off, a part costs nothing and nothing waits; on, a part ends when the device is done with it, so that every one is
-charged for its own work. The numbers of a run are the same.
+When off, there is no overhead. When on, each part waits for the device, so that it is charged for its own work. Results
+do not change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.table import Table
 
 from xmclab.training.step import Part, unprofiled
 
-STEP = "step"  # all of a step but the wait for its batch
+STEP = "step"  # a whole step except the wait for its batch
 PLAN_WAIT = "plan wait"
 OF_A_STEP = (
     PLAN_WAIT,
@@ -36,7 +36,7 @@ BESIDE_STEPS = ("plan", "collate")  # in the thread that prepares the next batch
 
 
 class Profile:
-    """Adds up the seconds of the parts of a run; parts of a step do not overlap."""
+    """Sums the seconds of each part of a run; parts of a step do not overlap."""
 
     def __init__(self, device: torch.device, on: bool = True) -> None:
         self.on = on
@@ -62,9 +62,9 @@ class Profile:
             torch.cuda.synchronize(self._device)
 
     def summary(self) -> dict[str, Any]:
-        """How often each part came, its milliseconds each time and its share of the whole.
+        """How often each part ran, its milliseconds each time and its share of the total.
 
-        A part of a step counts once for each; those beside the steps are no share of the whole.
+        A part of a step counts once per step; background parts have no share of the total.
         """
         steps = self.times[STEP]
         named = {name: self.seconds[name] for name in OF_A_STEP}
@@ -86,14 +86,14 @@ class Profile:
         }
 
     def print_table(self, console: Console) -> None:
-        """The summary, for people: a row is a number of times, the time of each, and their share of the total."""
+        """Print the summary: a row has the count of a part, its time and its share of the total."""
         summary = self.summary()
         parts, steps = summary["parts"], summary["steps"]
         between = {name: parts.pop(name) for name in BETWEEN_STEPS}
         share = sum(part["share"] for part in parts.values())
         table = Table(title="where the time went", title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
         table.add_column("part", no_wrap=True)
-        for column in ("times", "ms each", "share"):
+        for column in ("count", "ms each", "share"):
             table.add_column(column, justify="right", no_wrap=True)
 
         def add(name: str, part: dict[str, float]) -> None:
@@ -102,11 +102,11 @@ class Profile:
 
         for name, part in parts.items():
             add(f"  {name}", part)
-        add("step, the sum of these", {"times": steps, "ms": summary["ms_per_step"], "share": share})
+        add("step total", {"times": steps, "ms": summary["ms_per_step"], "share": share})
         for name, part in between.items():
             add(name, part)
-        add("all", {"times": 1, "ms": 1e3 * summary["seconds"], "share": 1.0})
+        add("total", {"times": 1, "ms": 1e3 * summary["seconds"], "share": 1.0})
         table.add_section()
         for name, part in summary["beside"].items():
-            add(f"{name}, in a thread meanwhile", part)
+            add(f"{name} (background thread)", part)
         console.print(table)

@@ -1,4 +1,4 @@
-"""A whole run: data in, a trained model, its metrics and its folder out."""
+"""A whole run: from data to a trained model, its metrics and its folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Scores = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run found: the same numbers as its table and its JSON document."""
+    """The result of a run: the same numbers as its table and its JSON document."""
 
     folder: Path
     metrics: Scores  # search (de, clf, de+clf) -> metric -> percent
@@ -46,7 +46,7 @@ class RunResult:
 
 
 def run(config: Config, out: Path | None = None, console: Console | None = None) -> RunResult:
-    """Train and evaluate as the config says; everything is kept in the run folder.
+    """Train and evaluate as the config says; save everything in the run folder.
 
     Args:
         out: the run folder, new or empty; `runs/...` by default.
@@ -56,7 +56,7 @@ def run(config: Config, out: Path | None = None, console: Console | None = None)
     settings = config.settings
     started = time.perf_counter()
     profile = Profile(pick_device(settings.device), settings.profile)
-    config = with_reader(config)  # so that the folder says who read the data
+    config = with_reader(config)  # so that the saved config names the reader
     data = open_data(config)
     folder = store.create_folder(out, f"{config.recipe}-{data.name}")
     with deterministic(settings.deterministic):
@@ -86,7 +86,7 @@ def run(config: Config, out: Path | None = None, console: Console | None = None)
 
 
 def train(trainer: Trainer, log: Log, test: TestQueries, console: Console) -> float:
-    """Run the loop, its records shown to people and told to trackers; returns the seconds of training."""
+    """Run the loop, with records shown and sent to trackers; returns the seconds of training."""
     data, epochs = trainer.data, trainer.settings.epochs
     sizes = f"{len(data.train)} training queries, {data.num_labels} labels, {trainer.steps} steps"
     note(console, f"{data.name}: {sizes} on {trainer.device}")
@@ -104,7 +104,7 @@ def train(trainer: Trainer, log: Log, test: TestQueries, console: Console) -> fl
 
 
 class TestQueries:
-    """The test queries of a run: ranked by its model, scored; the latest rankings are kept."""
+    """Ranks and scores the test queries of a run; keeps the latest rankings."""
 
     __test__ = False  # pytest: not a test
 
@@ -117,7 +117,7 @@ class TestQueries:
         self._tokens: Ragged | None = None
 
     def evaluate(self) -> Scores:
-        """Every metric of every search of the model as it is now."""
+        """All metrics of all searches of the current model."""
         started = time.perf_counter()
         with self.profile.part("evaluation"):
             self.rankings = self._rank()
@@ -140,13 +140,13 @@ class TestQueries:
         )
 
     def baselines(self) -> Scores:
-        """Every metric of every chosen baseline."""
+        """All metrics of the chosen baselines."""
         depth = self.config.settings.evaluate.depth
         chosen = self.config.make_all("baseline")
         return {name: self.evaluator.metrics(each.rank(self.data, depth)) for name, each in chosen.items()}
 
     def points(self) -> dict[str, NDArray[Any]]:
-        """What each test query (or group of them) contributes to the metrics, for the tests of differences."""
+        """What each test query (or group of them) contributes to the metrics, for significance tests."""
         metrics = list(next(iter(self.metrics.values())))
         arrays: dict[str, NDArray[Any]] = {"metrics": np.array(metrics, dtype=str)}
         if not metrics:  # there are no test queries
@@ -156,7 +156,7 @@ class TestQueries:
         return arrays
 
     def document(self, folder: Path, baselines: Scores, seconds: dict[str, float]) -> dict[str, Any]:
-        """The result of the run in terms of JSON."""
+        """The result of the run as JSON values."""
         data = self.data
         return {
             "recipe": self.config.recipe,
@@ -179,7 +179,7 @@ class TestQueries:
 
 
 def make_trainer(config: Config, data: Dataset, folder: Path, console: Console, profile: Profile) -> Trainer:
-    """A trainer; if it cannot be made, nothing is left behind and the same folder can be named again."""
+    """Build the trainer; on failure, remove the folder so that it can be used again."""
     try:
         return Trainer(config, data, Tokeniser(config.settings.data, console), profile.part)
     except XmclabError:
@@ -189,7 +189,7 @@ def make_trainer(config: Config, data: Dataset, folder: Path, console: Console, 
 
 @contextlib.contextmanager
 def failures(folder: Path, compiles: bool) -> Iterator[None]:
-    """Record where a run diverged; say what to do when memory runs out, or when torch cannot compile."""
+    """Record where a run diverged; explain what to do when memory runs out or torch cannot compile."""
     try:
         yield
     except DivergedError as error:
@@ -197,7 +197,7 @@ def failures(folder: Path, compiles: bool) -> Iterator[None]:
             (folder / "failure").mkdir()
             record = folder / "failure" / "step.json"
             store.write_json(record, error.details)
-            error.problems.append(Problem(str(record), "has the values, queries and labels of that step"))
+            error.problems.append(Problem(str(record), "holds the values, queries and labels of that step"))
         raise
     except (MemoryError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else "allocation failed"
@@ -207,14 +207,14 @@ def failures(folder: Path, compiles: bool) -> Iterator[None]:
             raise MemoryLimitError(Problem("out of memory", reason, hint)) from error
         dynamo: Any = sys.modules.get("torch._dynamo.exc")
         if compiles and dynamo and isinstance(error, dynamo.TorchDynamoException):
-            hint = "install a C++ compiler for a CPU, triton for a GPU; or say compile=false"
+            hint = "install a C++ compiler (CPU) or triton (GPU), or set compile=false"
             raise ConfigError(Problem("compile=true", f"torch cannot compile here: {reason}", hint)) from error
         raise
 
 
 @contextlib.contextmanager
 def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Note how long the block took."""
+    """Record how long the block took."""
     started = time.perf_counter()
     yield
     seconds[name] = time.perf_counter() - started
@@ -227,4 +227,4 @@ def print_result(console: Console, result: RunResult) -> None:
         f"{result.document['recipe']} on {data['name']} (test: {data['test']} queries, {data['labels']} labels), in %"
     )
     print_table(console, title, result.metrics, result.baselines)
-    console.print(f"trained in {seconds['train']:.0f} s, {seconds['total']:.0f} s in all; kept in {result.folder}")
+    console.print(f"trained in {seconds['train']:.0f} s, {seconds['total']:.0f} s in total; saved in {result.folder}")

@@ -1,4 +1,4 @@
-"""A run folder: written by a run, read by whoever uses its model.
+"""A run folder: written by a run, read to use its model.
 
 config.yaml       the resolved config; `recipe=RUN/config.yaml` runs it again
 environment.json  versions, seed, data fingerprint, device
@@ -6,7 +6,7 @@ metrics.jsonl     a line per step and evaluation (the `jsonl` tracker)
 result.json       the document that `xmclab run --json` prints
 model.safetensors the weights (unless keep_model=false);  encoder/ vocabulary or tokenizer files
 labels.jsonl      names and texts of the labels, in the order of their ids
-points.npz        what each test query contributes to the metrics, for tests of differences
+points.npz        what each test query contributes to the metrics, for significance tests
 failure/          only if the run diverged: where and on what
 """
 
@@ -56,12 +56,14 @@ class Labels:
 
 
 def create_folder(out: Path | None, name: str) -> Path:
-    """An empty run folder; a new `runs/NAME-TIME` unless one is given. Refuses to write over an earlier run."""
+    """Create an empty run folder, `runs/NAME-TIME` by default. Refuses to overwrite an earlier run."""
     try:
         folder = out or _new_folder(Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise StorageError(Problem(f"--out {folder}", "the folder is not empty", "name a new folder, or empty it"))
+            raise StorageError(
+                Problem(f"--out {folder}", "the folder is not empty", "choose a new folder, or empty it")
+            )
         (folder / RESULT).touch()
         (folder / RESULT).unlink()
     except OSError as error:
@@ -72,7 +74,7 @@ def create_folder(out: Path | None, name: str) -> Path:
 
 
 def _new_folder(wanted: Path) -> Path:
-    """This folder, or the first of `-2`, `-3`, ... behind its name that nobody else has made."""
+    """Create this folder, or the first free one with `-2`, `-3`, ... appended to its name."""
     wanted.parent.mkdir(parents=True, exist_ok=True)
     for number in itertools.count(1):
         folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
@@ -83,12 +85,12 @@ def _new_folder(wanted: Path) -> Path:
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a document for people and programs."""
+    """Write a readable JSON document."""
     path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def environment(config: Config, data: Dataset, device: torch.device) -> dict[str, Any]:
-    """What one needs to know to run it again."""
+    """Everything needed to reproduce the run."""
     packages = ("torch", "numpy", "scipy", "transformers", "faiss-cpu", "faiss-gpu")
     versions = {}
     for package in packages:
@@ -109,7 +111,7 @@ def environment(config: Config, data: Dataset, device: torch.device) -> dict[str
 
 
 def save_config(folder: Path, config: Config) -> None:
-    """Write the config as a recipe; plugin files, which a recipe cannot load, are named in its first line."""
+    """Write the config as a recipe; its first line names the plugin files, which a recipe cannot load."""
     text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
     if files := config.registry.files:
         text = f"# {MADE_WITH}{' plugin='.join(files)}\n{text}"
@@ -131,7 +133,7 @@ def save_points(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def peak_memory(device: torch.device) -> dict[str, int]:
-    """The most bytes that this process has held (where the system tells), and on a GPU those of its tensors."""
+    """Peak memory of this process in bytes (if the system reports it), and of its tensors on a GPU."""
     peak = {}
     with contextlib.suppress(ImportError):  # Windows has no such module
         import resource
@@ -152,17 +154,17 @@ def load_labels(folder: Path) -> Labels:
     """The labels of a run folder, or of an export."""
     file = folder / LABELS
     if not file.is_file():
-        raise StorageError(Problem(str(folder), f"has no {LABELS}", "only a finished run can be used; train it again"))
+        raise StorageError(Problem(str(folder), f"has no {LABELS}", "the run did not finish; train it again"))
     with damage_reported(file), file.open(encoding="utf-8") as lines:
         records = [json.loads(line) for line in lines]
         return Labels([record["name"] for record in records], [record["text"] for record in records])
 
 
 def load_model(folder: Path, registry: Registry, *overrides: str) -> tuple[Config, Model]:
-    """The config (changed by overrides, such as `device=cpu`) and the trained model of a run folder."""
+    """The config (with overrides such as `device=cpu` applied) and the trained model of a run folder."""
     for name in (CONFIG, WEIGHTS, RESULT):
         if not (folder / name).is_file():
-            raise StorageError(Problem(str(folder), "is no folder of a finished run", f"it has no {name}"))
+            raise StorageError(Problem(str(folder), "not the folder of a finished run", f"it has no {name}"))
     config = resolve([f"recipe={folder / CONFIG}", *overrides], registry)
     with damage_reported(folder):
         state = load_file(folder / WEIGHTS)
@@ -176,7 +178,7 @@ def load_model(folder: Path, registry: Registry, *overrides: str) -> tuple[Confi
 
 @contextlib.contextmanager
 def damage_reported(path: Path) -> Iterator[None]:
-    """What cannot be read inside the block is a `StorageError` about this file or folder."""
+    """Turn read errors inside the block into a `StorageError` about this file or folder."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, SafetensorError) as error:

@@ -1,4 +1,4 @@
-"""The records of a run in its folder."""
+"""Writes the records of a run to its folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xmclab.api import Tracker
 
 @dataclass
 class JsonLines(Tracker):
-    """A line of JSON per record, in `metrics.jsonl` of the run folder. Every run has it."""
+    """Writes a JSON line per record to `metrics.jsonl` in the run folder. Every run has it."""
 
     def start(self, folder: Path, config: Mapping[str, Any]) -> None:
         self._file = (folder / "metrics.jsonl").open("wb", buffering=0)
@@ -22,7 +22,7 @@ class JsonLines(Tracker):
     def log(self, record: Mapping[str, Any]) -> None:
         line = (json.dumps(record) + "\n").encode()
         start = self._file.tell()
-        if self._file.write(line) < len(line):  # the disk is full: better no line than half of one
+        if self._file.write(line) < len(line):  # the disk is full: better no line than a partial one
             self._file.truncate(start)
             raise OSError(errno.ENOSPC, "no room for another line", self._file.name)
 

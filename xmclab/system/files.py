@@ -1,4 +1,4 @@
-"""Files and folders that are whole or absent."""
+"""Atomic writes: files and folders are complete or absent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xmclab.errors import Problem, StorageError
 
 @contextlib.contextmanager
 def new_file(path: Path, where: str) -> Iterator[IO[str]]:
-    """A text file that takes its name when the block ends well, replacing an older one; else nothing is left.
+    """A text file that appears, replacing an older one, only if the block succeeds.
 
     Args:
         where: what the user typed, for errors.
@@ -37,16 +37,16 @@ def new_file(path: Path, where: str) -> Iterator[IO[str]]:
 
 @contextlib.contextmanager
 def new_folder(path: Path, where: str = "") -> Iterator[Path]:
-    """A folder to fill that takes its name when the block ends well; else nothing is left.
+    """A folder to fill that appears only if the block succeeds.
 
     Args:
-        path: must not exist, or be an empty folder.
+        path: must not exist or be an empty folder.
         where: what the user typed, for errors; the path by default.
     """
     where = where or str(path)
     with storage_errors(where):
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise StorageError(Problem(where, "exists and is not an empty folder", "name a new folder"))
+            raise StorageError(Problem(where, "exists and is not an empty folder", "choose a new folder"))
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
@@ -64,7 +64,7 @@ def new_folder(path: Path, where: str = "") -> Iterator[Path]:
 
 @contextlib.contextmanager
 def storage_errors(where: str) -> Iterator[None]:
-    """An `OSError` inside the block is a `StorageError` about what the user typed."""
+    """Turn an `OSError` inside the block into a `StorageError` about what the user typed."""
     try:
         yield
     except BrokenPipeError:
@@ -74,13 +74,13 @@ def storage_errors(where: str) -> Iterator[None]:
 
 
 def sha256_of(path: Path) -> str:
-    """The digest of a file, in hexadecimal."""
+    """The hex digest of a file."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _sync(path: Path) -> None:
-    """Have the disk hold it before anybody relies on it."""
+    """Flush to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -89,7 +89,7 @@ def _sync(path: Path) -> None:
 
 
 def _umask() -> int:
-    """The process's mask for new files, which cannot be read without being set."""
+    """The umask of the process, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -1,6 +1,6 @@
-"""What xmclab has to tell its user besides results: notes and warnings, through the loggers below `xmclab`.
+"""Notes and warnings for users, sent through the loggers below `xmclab`.
 
-The library logs; the command line shows what is logged on stderr, `note: ...` or `warning: ...`, whoever says it.
+The library logs; the command line prints every record on stderr as `note: ...` or `warning: ...`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def shown() -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept(name: str = ROOT) -> Iterator[list[logging.LogRecord]]:
-    """Collect the messages of the block; nobody else gets them."""
+    """Collect the messages of the block; they are not shown."""
     with _handled(keeper := _Keeper(), name):
         yield keeper.records
 

@@ -1,4 +1,4 @@
-"""How far something has come: a bar on a terminal, a line now and then in a log, nothing where nobody looks."""
+"""Progress: a bar on a terminal, a line now and then in a log, nothing without a console."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 def note(console: Console | None, text: str) -> None:
-    """A line that stays."""
+    """Print a line that stays."""
     if console is not None:
         console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 class Bar:
-    """The progress of one job; a context."""
+    """The progress of one job; a context manager."""
 
     def __init__(self, console: Console | None, what: str, total: int, keep: bool = False) -> None:
         """`keep`: leave the bar on the terminal when the job is done."""
@@ -43,11 +43,11 @@ class Bar:
 
     @property
     def seconds(self) -> float:
-        """Since the start."""
+        """Seconds since the start."""
         return time.monotonic() - self._started
 
     def advance(self, number: int, detail: str = "", line: bool = False) -> None:
-        """Show that `number` more are done; `line`: write a line to a log even if one was written just now."""
+        """Report `number` more as done; `line`: write a log line even if the last one is recent."""
         self.done += number
         if self._progress is not None:
             self._progress.update(self._task, completed=self.done, description=self.what, detail=detail)

@@ -1,6 +1,6 @@
 """The training loop: epochs, refresh, plan, step, log, evaluate. Everything that decides *when* is in this file.
 
-What a step does is in `trainer.py` and `step.py`; where records go and how a model is measured comes from the caller.
+`trainer.py` and `step.py` define a step; the caller decides where records go and how the model is evaluated.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ def fit(trainer: Trainer, log: Log, evaluate: Evaluate) -> float:
     """Train for all epochs; evaluate every `evaluate.every` of them, and at the end.
 
     Args:
-        log: takes a record of every step, refresh and evaluation.
-        evaluate: measures the model as it is.
+        log: called with a record of every step, refresh and evaluation.
+        evaluate: evaluates the current model.
 
     Returns:
-        The seconds of training, evaluations left out.
+        The seconds of training, without evaluations.
     """
     epochs, every = trainer.settings.epochs, trainer.settings.evaluate.every
     view: View | None = None

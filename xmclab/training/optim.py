@@ -1,4 +1,4 @@
-"""Optimizers of a model: dense parameters by AdamW, tables by their touched rows, one schedule for both."""
+"""Optimizers of a model: AdamW for dense parameters, row updates for tables, one schedule for both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xmclab.training.streaming import StreamedRows
 
 
 def schedule_factor(settings: OptimSettings, steps: int, steps_per_epoch: int) -> Callable[[int], float]:
-    """The learning-rate factor of each step: linear warm-up from near 0 to 1, then the chosen way down to 0."""
+    """The learning-rate factor of each step: linear warm-up from near 0 to 1, then the chosen schedule."""
     warmup = settings.warmup * (steps if settings.warmup < 1 else steps_per_epoch)
 
     def factor(step: int) -> float:
@@ -36,7 +36,7 @@ class Optimizers:
 
     def __init__(self, model: Model, settings: OptimSettings, steps: int, steps_per_epoch: int) -> None:
         self.max_norm = settings.clip
-        self._factor: Tensor | None = None  # of the gradients of this step
+        self._factor: Tensor | None = None  # clipping factor of this step
         tables = model.tables()
         rows = {id(table.weight) for table in tables}
 
@@ -59,7 +59,7 @@ class Optimizers:
         self._schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, factor) for optimizer in self._all]
 
     def clip(self) -> Tensor:
-        """Bound the norm of the whole gradient; returns the norm before."""
+        """Clip the norm of the whole gradient; returns the norm before clipping."""
         gradients = self._gradients()
         norm = torch.nn.utils.get_total_norm([*gradients, *(self.rows.norms() if self.rows else [])])
         if self.max_norm:
@@ -69,7 +69,7 @@ class Optimizers:
         return norm
 
     def step(self, part: Part = unprofiled) -> None:
-        """Update, advance the schedule, forget the gradients."""
+        """Update, advance the schedule, clear the gradients."""
         if self.rows:
             with part("table update"):
                 self.rows.finish(self._factor)
@@ -80,7 +80,7 @@ class Optimizers:
                 optimizer.zero_grad(set_to_none=True)
 
     def _gradients(self) -> list[Tensor]:
-        """Dense gradients, and the values of sparse ones (their ids brought together first)."""
+        """Dense gradients, and the values of sparse ones (coalesced first)."""
         gradients = []
         for optimizer in self._all:
             for group in optimizer.param_groups:

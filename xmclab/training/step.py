@@ -1,4 +1,4 @@
-"""One training step, top to bottom: encode once, score, reduce, back, replay.
+"""One training step, top to bottom: encode once, score, reduce, backward, replay.
 
 encode    queries and unique labels, in chunks; both heads share that pass
 scores    s_QP = <q, z> of each head
@@ -24,12 +24,12 @@ from xmclab.training.streaming import AllLabels, LabelBlocks, StreamedRows
 
 SeedFor = Callable[[str, int], int]  # (purpose, chunk) -> seed of this step
 Autocast = Callable[[], contextlib.AbstractContextManager[object]]
-Part = Callable[[str], contextlib.AbstractContextManager[None]]  # of the work, by name, for whoever wants its time
+Part = Callable[[str], contextlib.AbstractContextManager[None]]  # times a named part of the work
 _NOTHING = contextlib.nullcontext()
 
 
 def unprofiled(name: str) -> contextlib.AbstractContextManager[None]:
-    """A part whose time nobody wants to know."""
+    """A part that is not timed."""
     return _NOTHING
 
 
@@ -47,7 +47,7 @@ class DeviceBatch:
 
 @dataclass(frozen=True)
 class HeadTerm:
-    """A head's part in the total: its objective, its share, and whether it streams over blocks of all labels."""
+    """A head's part of the total: its objective, its share, and whether it streams over blocks of all labels."""
 
     objective: Objective
     share: float
@@ -55,10 +55,10 @@ class HeadTerm:
 
 
 class ChunkedEncoding:
-    """Texts encoded in chunks with exact gradients at the memory of one chunk (gradient caching, Gao et al. 2021).
+    """Encodes texts in chunks, with exact gradients in the memory of one chunk (gradient caching, Gao et al. 2021).
 
-    The first pass keeps no graph but that of the last chunk; `backward` sends the gradient of its outputs through it,
-    then encodes every other chunk again, with the same dropout. `keep_last=False`: no graph waits, all are replayed.
+    The first pass keeps only the graph of the last chunk; `backward` goes through it, then encodes every other chunk
+    again, with the same dropout. `keep_last=False`: keep no graph, replay all chunks.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class ChunkedEncoding:
         self._kept = outputs[last] if keep else None
         self.sizes = [len(x) for x in outputs]
         x_BD = torch.cat(outputs) if last else outputs[0]
-        self.x_BD = x_BD.detach().requires_grad_()  # the way back stops here, until `backward`
+        self.x_BD = x_BD.detach().requires_grad_()  # autograd stops here, until `backward`
 
     def _encode(self, chunk: int) -> Tensor:
         torch.manual_seed(self.seed_for(self.side, chunk))
@@ -89,7 +89,7 @@ class ChunkedEncoding:
         return x_BD
 
     def backward(self) -> None:
-        """Send the gradient of the vectors through the encoder."""
+        """Backpropagate the gradient of the vectors through the encoder."""
         if self.x_BD.grad is None:
             return
         for chunk, grad_BD in reversed(list(enumerate(self.x_BD.grad.split(self.sizes)))):
@@ -108,14 +108,14 @@ def forward_backward(
     rows: StreamedRows | None = None,
     part: Part = unprofiled,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss of a batch, with its gradients left in the parameters.
+    """The loss of a batch; leaves its gradients in the parameters.
 
-    The tables of heads that stream have none: `rows` takes their updates.
+    Tables of streaming heads get no gradient: `rows` makes their updates.
 
     Returns:
         The total loss, and the value of every term and direction as `head/term/direction`; all detached scalars.
     """
-    labels = None  # whichever side is encoded last keeps the graph of its last chunk
+    labels = None  # the side that is encoded last keeps the graph of its last chunk
     keep_last = not batch.label_chunks
     with part("encode forward"):
         queries = ChunkedEncoding(model.encoder, batch.query_chunks, "query", seed_for, autocast, keep_last)
@@ -141,11 +141,11 @@ def _to_the_vectors(
     autocast: Autocast,
     rows: StreamedRows | None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss, its gradient left in the encoder's vectors and the parameters of the heads."""
+    """The loss; leaves its gradient in the encoder's vectors and the parameters of the heads."""
     torch.manual_seed(seed_for("heads", 0))
     total = torch.zeros((), device=batch.labels_P.device)
     values: dict[str, Tensor] = {}
-    roots: list[tuple[Tensor, Tensor]] = []  # where the way back begins, with the gradients there
+    roots: list[tuple[Tensor, Tensor]] = []  # where backward starts, with the gradients there
     for name, term in terms.items():
         head = model.head(name)
         if term.streams:
@@ -171,7 +171,7 @@ def _to_the_vectors(
 def stream(
     name: str, model: Model, batch: DeviceBatch, x_QD: Tensor, term: HeadTerm, seed_for: SeedFor, autocast: Autocast
 ) -> tuple[AllLabels, Tensor]:
-    """The step of a head over blocks of all labels, and the query vectors that it takes."""
+    """The step of a head over blocks of all labels, and its query vectors."""
     head = model.head(name)
     assert batch.blocks is not None
     with autocast():

@@ -1,10 +1,10 @@
-"""A classifier against all labels, block by block: neither the scores nor the gradient of the table exist as a whole.
+"""A classifier against all labels, block by block, without the full score matrix or table gradient in memory.
 
 observe   s_QB of each block: log-sum-exp of every query over its rivals, by online rescaling; scores of the positives
 back      s_QB again, its gradient g_QB, dq += g z, dz = g^T q, and the rows of the block are updated at once
 
-The first pass is only needed by multi-class terms with queries as anchors. With labels as anchors a block is complete,
-and so is every cell of a binary term. Dropout of the rows is drawn from a seed per block, the same in every pass.
+Only multi-class terms with queries as anchors need the first pass. With labels as anchors a block is complete, and so
+is every cell of a binary term. Dropout of the rows is seeded per block, the same in every pass.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from xmclab.objectives.objective import Objective, TermSum, TermValue
 from xmclab.objectives.softmax import sum_of_negatives
 from xmclab.objectives.truth import Truth
 
-CELLS = 1 << 22  # scores of a block, at the most (unless a block is a single label)
+CELLS = 1 << 22  # maximum number of scores in a block (unless a block is a single label)
 UpdateBlock = Callable[[slice, Tensor], None]  # (rows, their gradient)
 
 
 def streams_all_labels(head: Head, objective: Objective, weighted: bool) -> bool:
-    """Whether a head is trained against all labels block by block, and not from a matrix of scores."""
+    """Whether a head is trained against all labels in blocks, without a score matrix."""
     return isinstance(head.label_rows, RowTable) and objective.needs_all and can_stream(objective, weighted)
 
 
 def can_stream(objective: Objective, has_label_weights: bool) -> bool:
-    """Whether all terms can be summed over blocks of labels; the others need the matrix of scores."""
+    """Whether all terms can be summed over blocks of labels; otherwise the score matrix is needed."""
     return all(term.is_closed(has_label_weights) for term in objective.terms)
 
 
@@ -57,7 +57,7 @@ class Block:
 
 @dataclass(frozen=True)
 class LabelBlocks:
-    """The truth of a batch over all labels, its pairs ordered by label and cut into blocks on the host."""
+    """The truth of a batch over all labels, its pairs sorted by label and split into blocks on the host."""
 
     truth: Truth  # queries by labels
     labels_U: Tensor  # labels that have a positive in the batch, ascending
@@ -66,7 +66,7 @@ class LabelBlocks:
 
     @staticmethod
     def of_batch(batch: Batch, device: torch.device | str, size: int | None = None) -> LabelBlocks:
-        """Cut the labels of a batch, which are all there are, into blocks of `size` (default: by `CELLS`)."""
+        """Split the labels of a batch, which has all labels, into blocks of `size` (default: from `CELLS`)."""
         queries, labels = len(batch.rows_Q), len(batch.labels_P)
         order_E, order_I = (np.argsort(columns, kind="stable") for columns in (batch.positives[1], batch.ignored[1]))
         rows, columns, targets = batch.positives
@@ -95,14 +95,14 @@ class LabelBlocks:
         )
 
     def with_propensities(self, inverse_propensity_L: Tensor | None) -> LabelBlocks:
-        """The same blocks, knowing the inverse propensities of the labels."""
+        """The same blocks with inverse propensities of the labels."""
         truth = self.truth.with_propensities(inverse_propensity_L)  # its pairs are in the order of the anchors'
         anchor_truth = replace(self.anchor_truth, inverse_propensity_E=truth.inverse_propensity_E)
         return replace(self, truth=truth, anchor_truth=anchor_truth)
 
 
 def _cells(row_E: Tensor, column_E: Tensor, columns: slice) -> Tensor:
-    """Cells of some columns of a matrix, counted row by row."""
+    """Flat indices of cells in some columns of a matrix, in row-major order."""
     cell_E: Tensor = row_E * (columns.stop - columns.start) + (column_E - columns.start)
     return cell_E
 
@@ -111,18 +111,18 @@ class _Streamed(ABC):
     """One term in one direction, summed over blocks; positives and ignored pairs are lists, other cells negatives."""
 
     def __init__(self, term: TermSum, share: float, temperature: float, dtype: torch.dtype) -> None:
-        """`temperature`: the scores come divided by this one."""
+        """`temperature`: the scores are already divided by this."""
         self.term, self.truth = term, term.truth
         self.part = term.part(dtype)
-        self.slope = share * self.part.scale  # of the objective by a raw score, for each of the value by a scaled one
+        self.slope = share * self.part.scale  # d objective / d raw score, per d value / d scaled score
         self.rescale = temperature / term.temperature
         self.value = torch.zeros((), dtype=torch.float64, device=self.truth.row_E.device)
 
     @abstractmethod
     def gradient(self, s_QB: Tensor, block: Block) -> tuple[Tensor, float]:
-        """(g_QB, factor): their product is the gradient of the objective by the raw scores of a block.
+        """(g_QB, factor): their product is the gradient of the objective with respect to the raw scores of a block.
 
-        It may overwrite the scores, and adds to the value if that is open.
+        May overwrite the scores; adds to the value unless that is already known.
         """
 
     def _at(self, block: Block) -> Tensor:
@@ -134,7 +134,7 @@ class _Streamed(ABC):
         return _cells(of.ignored_row_I[block.ignored], of.ignored_column_I[block.ignored], block.labels)
 
     def _cut_out(self, x_AC: Tensor, at_E: Tensor, ignored_at_I: Tensor) -> Tensor:
-        """The scores of the positives; leaves `x_AC` with the negatives."""
+        """The scores of the positives; leaves only the negatives in `x_AC`."""
         x = x_AC.view(-1)
         s_E = x.index_select(0, at_E)
         for cells in (at_E, ignored_at_I):
@@ -143,14 +143,14 @@ class _Streamed(ABC):
         return s_E
 
     def _pairs(self, block: Block, first_row: int = 0) -> Pairs:
-        """The pairs of a block, with rows counted from `first_row`."""
+        """The pairs of a block, with rows relative to `first_row`."""
         of = self.part.pairs
         row_E, column_E = of.row_E[block.pairs] - first_row, of.column_E[block.pairs]
         return Pairs(row_E, column_E, of.target_E[block.pairs], of.weight_E[block.pairs])
 
 
 class _Cells(_Streamed):
-    """A binary term: every block by itself."""
+    """A binary term: blocks are independent."""
 
     def gradient(self, s_QB: Tensor, block: Block) -> tuple[Tensor, float]:
         assert isinstance(self.part.loss, BinaryLoss)
@@ -174,7 +174,7 @@ class _Queries(_Streamed):
         self.sum_Q = torch.zeros_like(self.top_Q)
 
     def observe(self, s_QB: Tensor, block: Block) -> None:
-        """Take a block into the log-sum-exp of the negatives. Overwrites the scores."""
+        """Add a block to the log-sum-exp of the negatives. Overwrites the scores."""
         self.s_E[block.pairs] = self._cut_out(s_QB, self._at(block), self._ignored_at(block)) * self.rescale
         if fused := fused_for(s_QB):
             fused.add_row_sums(s_QB, self.rescale, self.top_Q, self.sum_Q)
@@ -185,7 +185,7 @@ class _Queries(_Streamed):
         self.top_Q = top_Q
 
     def close(self) -> None:
-        """All blocks were observed: the value is known, and what the gradients need."""
+        """After all blocks were observed: compute the value, and what the gradients need."""
         assert isinstance(self.part.loss, MultiClassLoss)
         log_sum_Q = self.top_Q + self.sum_Q.log()
         value, self.slope_E, self.slope_Q = sum_of_pairs(self.part.loss, self.s_E, log_sum_Q, self.part.pairs)
@@ -205,7 +205,7 @@ class _Queries(_Streamed):
 
 
 class _Labels(_Streamed):
-    """A multi-class term with labels as anchors: those of a block that have a positive, which it holds entirely."""
+    """A multi-class term with labels as anchors: each block is complete for its labels that have a positive."""
 
     def __init__(self, term: TermSum, share: float, temperature: float, dtype: torch.dtype, labels_U: Tensor) -> None:
         super().__init__(term, share, temperature, dtype)
@@ -232,10 +232,10 @@ class AllLabels:
     """One step of a classifier head against all labels.
 
     Args:
-        share: of the head in the total, in the gradients only.
+        share: weight of the head in the total; applies to the gradients only.
         q_QD: query vectors; their gradient is `dq_QD` after `backward`.
-        label_weight_L: weights of the labels' pairs.
-        seed_for: seed of the dropout of a block.
+        label_weight_L: weight of each label's pairs.
+        seed_for: dropout seed of a block.
     """
 
     def __init__(
@@ -249,7 +249,7 @@ class AllLabels:
         seed_for: Callable[[int], int],
     ) -> None:
         self.head, self.blocks, self.seed_for = head, blocks, seed_for
-        assert isinstance(head.label_rows, RowTable), "streams_all_labels() asks first"
+        assert isinstance(head.label_rows, RowTable), "streams_all_labels() checks this first"
         self.table = head.label_rows
         self.table.settle()
         self.q_QD = widened(q_QD.detach())
@@ -259,7 +259,7 @@ class AllLabels:
         self.dq_QD = torch.zeros_like(self.q_QD)
         largest = max((block.labels.stop - block.labels.start for block in blocks.blocks), default=0)
         self.memory = in_large_pages(self.q_QD.new_empty(len(self.q_QD) * largest))
-        self.square = self.q_QD.new_zeros(())  # of the norm of the gradient of the table
+        self.square = self.q_QD.new_zeros(())  # squared norm of the table's gradient
         self._observe()
 
     def _sums(self, objective: Objective, share: float, weight_L: Tensor | None) -> Iterator[_Streamed]:
@@ -277,7 +277,7 @@ class AllLabels:
                 yield _Labels(term, share, self.temperature, dtype, labels_U)
 
     def _rows(self, number: int, block: Block) -> tuple[Tensor, Tensor]:
-        """(rows_BD, z_BD) of a block, with the way from one to the other for `_to_rows`."""
+        """(rows_BD, z_BD) of a block, with the graph between them for `_to_rows`."""
         rows_BD = widened(read(self.table.weight.detach(), block.labels)).requires_grad_()
         if self.head.training:
             torch.manual_seed(self.seed_for(number))
@@ -299,7 +299,7 @@ class AllLabels:
             part.close()
 
     def backward(self, update: UpdateBlock | None = None) -> None:
-        """Sum up values and `dq_QD`; give the gradient of each block of the table to `update`."""
+        """Sum values and `dq_QD`; pass the gradient of each block of the table to `update`."""
         for block, z_BD, g_QB, factor, gradient_BD in self._gradients():
             self.dq_QD.addmm_(g_QB, z_BD, alpha=factor)
             self.square += gradient_BD.flatten().dot(gradient_BD.flatten())
@@ -307,7 +307,7 @@ class AllLabels:
                 update(block.labels, gradient_BD)
 
     def replay(self, update: UpdateBlock, factor: Tensor) -> None:
-        """After a `backward` without an update: compute the gradients again, give them times `factor` to `update`."""
+        """After a `backward` without an update: recompute the gradients, pass them times `factor` to `update`."""
         for block, _, _, _, gradient_BD in self._gradients():
             update(block.labels, gradient_BD.mul_(factor))
 
@@ -330,9 +330,9 @@ class AllLabels:
 
     @property
     def finite(self) -> Tensor:
-        """Whether all that is known before `backward` is finite: the vectors, and the values that were observed.
+        """Whether everything known before `backward` is finite: the vectors and the observed values.
 
-        Rows are, because every update was.
+        Rows are finite because every update was.
         """
         observed = [part.value for part in self.sums if isinstance(part, _Queries)]
         return torch.stack([x.isfinite().all() for x in (self.q_QD, *observed)]).all()
@@ -347,9 +347,9 @@ class AllLabels:
 
 
 class StreamedRows:
-    """The updates of streamed tables in a step: at once, or when the norm of the whole gradient is known.
+    """The updates of streamed tables in a step: immediate, or deferred until the norm of the whole gradient is known.
 
-    At once takes no further pass, but the norm cannot be bounded then, and what is not finite must be refused before.
+    Immediate updates save a pass, but rule out clipping, and non-finite values must be rejected beforehand.
     """
 
     def __init__(self, optimizer: RowOptimizer, at_once: bool) -> None:
@@ -357,17 +357,17 @@ class StreamedRows:
         self._steps: list[AllLabels] = []
 
     def backward(self, step: AllLabels) -> None:
-        """The values and the gradient of the queries; of the table its norm, or its update."""
+        """Compute the values, the gradient of the queries, and the norm or the update of the table."""
         at_once = self.at_once and (step.q_QD.is_meta or bool(step.finite))
         step.backward(self._updates(step) if at_once else None)
         self._steps.append(step)
 
     def norms(self) -> list[Tensor]:
-        """Of the gradient of each table."""
+        """The gradient norm of each table."""
         return [step.square.sqrt() for step in self._steps]
 
     def finish(self, factor: Tensor | None) -> None:
-        """Make the updates that are left, of gradients times `factor`."""
+        """Make the deferred updates, with gradients times `factor`."""
         for step in [] if self.at_once else self._steps:
             step.replay(self._updates(step), step.square.new_ones(()) if factor is None else factor)
         self._steps.clear()

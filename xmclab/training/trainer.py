@@ -1,4 +1,4 @@
-"""What a run trains with, for any choice of encoder, heads, sampler, miner, reductions and losses."""
+"""The trainer, for any choice of encoder, heads, sampler, miner, reductions and losses."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Prepared(NamedTuple):
 
 
 class Trainer:
-    """Everything a run trains with; its methods are what the loop does, in order."""
+    """Everything a run trains with; its methods are what the loop calls, in order."""
 
     def __init__(
         self, config: Config, data: Dataset, tokeniser: Tokeniser | None = None, part: Part = unprofiled
     ) -> None:
-        """`part`: the context of each part of the work, such as `encode forward`, for whoever wants their times."""
+        """`part`: context manager around each part of the work, such as `encode forward`, for timing."""
         self.config, self.data, self.part = config, data, part
         self.settings = config.settings
         self.keys = Keys(self.settings.seed)
@@ -91,17 +91,17 @@ class Trainer:
             self.model.encoder.compile()
 
     def refresh_due(self, epoch: int) -> bool:
-        """Whether clusters or negatives are to be made from a new view before this epoch."""
+        """Whether to refresh clusters or negatives from a new view before this epoch."""
         wanted = self.sampler.needs_view or self._mines
         return wanted and epoch > 0 and epoch % self.settings.refresh_every == 0
 
     @property
     def _mines(self) -> bool:
-        """Whether mined negatives are of any use: a pool of all labels has them already."""
+        """Whether mined negatives are used; a pool of all labels already has them."""
         return self.miner.needs_view and self.settings.pool.eta > 0 and not self.all_labels
 
     def refresh(self, epoch: int) -> View:
-        """Look at all queries and labels with the current model; mine negatives from what it sees."""
+        """Encode all queries and labels with the current model, and mine negatives from that view."""
         with self.part("refresh"):
             return self._refresh(epoch)
 
@@ -122,7 +122,7 @@ class Trainer:
         return batches
 
     def batches(self, plan: list[NDArray[np.int64]], first_step: int) -> Iterator[Prepared]:
-        """The batches of a plan, prepared in a thread while the batch before is trained on."""
+        """The batches of a plan, each prepared in a thread during the previous step."""
         return ahead(lambda item: self.prepare(*item), enumerate(plan, first_step), partial(self.part, "plan wait"))
 
     def prepare(self, step: int, rows: NDArray[np.int64]) -> Prepared:
@@ -144,7 +144,7 @@ class Trainer:
         return [self.model.encoder.collate(tokens.take(rows[start : start + size])) for start in starts]
 
     def step(self, step: int, prepared: Prepared) -> Record:
-        """Train on a prepared batch; returns what there is to say about it."""
+        """Train on a prepared batch; returns its record."""
         batch = prepared.batch
         started = time.perf_counter()
         with self.part("to device"):
@@ -180,7 +180,7 @@ class Trainer:
         )
 
     def train_step(self, step: int, batch: Batch, tensors: DeviceBatch) -> tuple[float, float, dict[str, float]]:
-        """Forward, backward and update; refuses to update from a number that is not finite."""
+        """Forward, backward and update; refuses to update from non-finite numbers."""
         if not len(batch.rows_Q):
             return 0.0, 0.0, {}
         loss, values = self.compute(step, tensors)
@@ -193,7 +193,7 @@ class Trainer:
         return numbers[0], numbers[1], dict(zip(values, numbers[2:], strict=True))
 
     def compute(self, step: int, tensors: DeviceBatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The loss of a batch and its parts, gradients left in the parameters."""
+        """The loss of a batch and its parts; leaves gradients in the parameters."""
         self.model.train()
 
         def seed_for(purpose: str, chunk: int) -> int:
@@ -239,7 +239,7 @@ def ahead(
     """`map`, with the next result computed in a thread while the current one is used.
 
     Args:
-        waiting: the context in which a result that is not there yet is waited for.
+        waiting: context manager around waits for a result.
     """
 
     def awaited(future: Future[Result]) -> Result:

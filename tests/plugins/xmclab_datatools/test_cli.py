@@ -27,7 +27,7 @@ def call(call: Any) -> Any:
 def test_check_of_a_good_set(call: Any) -> None:
     code, out, err = call("check", TINY)
     sizes = "1,262 training queries, 399 test queries, 922 labels, 4,655 pairs, 291 filter pairs"
-    assert (code, out, err) == (0, f"{TINY}: fine, read as lf_json: {sizes}\n", "")
+    assert (code, out, err) == (0, f"{TINY}: OK, read as lf_json: {sizes}\n", "")
 
 
 def test_check_as_json(call: Any) -> None:
@@ -108,7 +108,7 @@ def test_stats_as_tables(call: Any) -> None:
 
 def test_stats_as_json_and_plot(call: Any, tmp_path: Path) -> None:
     code, out, err = call("stats", "tiny", "--json", "--plot", tmp_path / "curve.png")
-    assert f"{tmp_path / 'curve.png'}: the frequency curve of the labels" in err
+    assert f"{tmp_path / 'curve.png'}: label frequency curve" in err
     assert (code, json.loads(out)["bands"]["torso"]["labels"]) == (0, 53)
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     code, _, err = call("stats", "tiny", "--plot", tmp_path / "nowhere" / "curve.png")
@@ -175,5 +175,5 @@ def test_split(call: Any, tmp_path: Path) -> None:
 def test_a_split_needs_both_sides(call: Any, tmp_path: Path, share: str) -> None:
     code, out, err = call("split", "tiny", tmp_path / "new", "--test-share", share)
     assert (code, out) == (2, "")
-    assert f"{share} is not above 0 and below 1" in err
+    assert f"must be above 0 and below 1, not {share}" in err
     assert not (tmp_path / "new").exists()

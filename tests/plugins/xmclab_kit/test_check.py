@@ -181,7 +181,7 @@ def test_all_says_which_plugins_are_broken(call: Call, monkeypatch: pytest.Monke
     monkeypatch.setattr("xmclab.host.registry.default_registry", lambda: registry)
     code, out, err = call("check", "--all")
     assert code == 4
-    assert out.startswith("plugin other: left out, ")
+    assert out.startswith("plugin other: skipped because ")
     assert err == f"error: {out}"
     code, out, _ = call("check", "--all", "--json")
     (document,) = json.loads(out)

@@ -54,9 +54,11 @@ def test_other_terms_see_the_targets_as_they_are(batch):
 @each_loss
 def test_without_propensities_it_says_what_is_missing(name, batch):
     s_QP, y_QP, inverse_P = batch
-    with pytest.raises(ValueError, match=r"loss '\w+' needs the propensities of the labels: give inverse_propensity_P"):
+    with pytest.raises(ValueError, match=r"loss '\w+' needs label propensities: pass inverse_propensity_P"):
         xmclab.objective(name)(s_QP, y_QP)
-    with pytest.raises(ValueError, match=r"inverse propensities \(4,\) are not one per label of \(4, 5\)"):
+    with pytest.raises(
+        ValueError, match=r"inverse propensities must have one value per label: \(4,\) for scores \(4, 5\)"
+    ):
         xmclab.objective(name)(s_QP, y_QP, inverse_propensity_P=inverse_P[:4])
 
 

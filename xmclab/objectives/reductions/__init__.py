@@ -1,1 +1,1 @@
-"""The built-in reductions, a file each: which pairs count, and with what weight."""
+"""The built-in reductions, one per file: which pairs count, and with what weight."""

@@ -1,4 +1,4 @@
-"""One versus all, normalised: every query hands out a total of one, however many positives it has.
+"""One versus all, normalised: the targets of a query add up to one, however many positives it has.
 
 Formula:  L = mean_{i,l} t_il * loss(i,l; 1) + (1 - t_il) * loss(i,l; 0),  t_il = y_il / |P_i|
 Where:    l over all labels, P_i positives of query i (y > 0), loss(i,l; y) the binary loss for target y

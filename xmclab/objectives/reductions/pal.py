@@ -2,7 +2,7 @@
 
 Formula:  L = mean_i sum_{p in P_i} y_ip * loss(i,p)
 Where:    P_i all positives of anchor i; candidates are all labels
-Use when: a query with many positives should count for more: it has that many times the weight of one with one.
+Use when: queries with more positives should count more: n positives weigh n times as much as one.
 Paper:    Menon et al., "Multilabel Reductions: What Is My Loss Optimising?", NeurIPS 2019.
 """
 

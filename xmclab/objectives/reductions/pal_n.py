@@ -2,7 +2,7 @@
 
 Formula:  L = mean_i sum_{p in P_i} (y_ip / sum_p' y_ip') * loss(i,p)
 Where:    P_i all positives of anchor i; candidates are all labels
-Use when: all labels fit: every query counts the same. `psl` is its estimate on the labels of a batch.
+Use when: all labels fit in memory and every query should count the same. `psl` estimates it on the pool.
 Paper:    Menon et al., "Multilabel Reductions: What Is My Loss Optimising?", NeurIPS 2019.
 """
 

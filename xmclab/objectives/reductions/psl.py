@@ -1,7 +1,7 @@
 """Pick some labels: the mean over the positives that are in the pool, against the pool.
 
 Formula:  L = mean_i sum_{p in P_i} (y_ip / sum_p' y_ip') * loss(i,p)
-Where:    P_i positives of anchor i in the pool, whoever brought them; candidates are the labels of the pool
+Where:    P_i positives of anchor i in the pool, from any query; candidates are the labels of the pool
 Use when: there are too many labels for `pal_n`, which it equals when the pool holds every label.
 Paper:    UniDEC, WWW 2025.
 """
