@@ -95,7 +95,7 @@ ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "other shape": ({"indices": [[0, 1], [2, 3]], "scores": [[1.0], [2.0]]}, r"`scores` are \[2, 1\]"),
     "no scores": ({"indices": [[0, 1], [2, 3]], "scores": [["a", "b"], ["c", "d"]]}, "`scores` are"),
-    "floats": ({"indices": [[0.0, 1.0], [2.0, 3.0]]}, "of float64 in place of label indices"),
+    "floats": ({"indices": [[0.0, 1.0], [2.0, 3.0]]}, "of float64, not label indices"),
     "flat": ({"indices": [0, 1]}, r"an array \[2\]"),
     "rows": ({"indices": [[0, 1]]}, "has 1 rows, the truth has 2"),
     "other names": ({"ids": [[0, 1], [2, 3]]}, "holds ids"),

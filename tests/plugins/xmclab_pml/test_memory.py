@@ -55,7 +55,7 @@ def test_too_much_memory_is_refused_before_it_is_taken(
     loss = part(name, memory_limit=1e-6)
     for method in ("compute_loss", "loss_method"):
         monkeypatch.setattr(type(loss).theirs, method, lambda *_: pytest.fail("it was called"), raising=False)
-    with pytest.raises(MemoryLimitError, match=r"GiB, above its memory_limit of 1e-06 GiB .*lower sampler.batch_size"):
+    with pytest.raises(MemoryLimitError, match=r"GiB exceeds its memory_limit of 1e-06 GiB .*lower sampler.batch_size"):
         loss.terms(*batch)
 
 
