@@ -151,7 +151,7 @@ def pure(subject: Subject, asked: Epoch) -> None:
 
 @LAWS.law(
     says="rows_N and the vectors of the view are not modified",
-    fix="use rng.permutation(rows_N), which copies, instead of rng.shuffle; do not write into arrays that are passed in",
+    fix="use rng.permutation(rows_N), which copies, not rng.shuffle; do not write into arrays that are passed in",
     examples=epochs(),
     needs=["shape"],
 )

@@ -1,8 +1,8 @@
 """Probabilistic contrastive loss: the likelihood of each pair when relevance decays exponentially with distance.
 
 Formula:  l(i,l) = -log(p_il) / d for a positive, -log(1 - p_il) / d for a negative, p_il = c * exp(d * (s_il - 1))
-Where:    s_QP scores, which should be cosines; above 1, where p_il is not a probability, a positive's loss ends at 0 and
-          a negative's goes on along its tangent. Targets between 0 and 1 mix both.
+Where:    s_QP scores, which should be cosines; above 1, where p_il is not a probability, a positive's loss ends at 0
+          and a negative's goes on along its tangent. Targets between 0 and 1 mix both.
 Use when: the encoder is trained pair by pair on cosines; easy negatives cost next to nothing, as p falls exponentially
           (and exactly nothing below `threshold`). The temperature is 1 unless set.
 Paper:    Dahiya et al., "SiameseXML: Siamese Networks meet Extreme Classifiers with 100M Labels", ICML 2021 (divided

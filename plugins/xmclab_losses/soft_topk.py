@@ -53,8 +53,8 @@ class _Threshold(torch.autograd.Function):
 def threshold(s_QP: Tensor, k: int) -> Tensor:
     """Newton's method for log sum_{l not among the k best} sigmoid(s_il + t) = log sum_{the k best} sigmoid(-s_il - t).
 
-    Both sides measure by how much the sum exceeds k. Their difference is close to a line, and where all sigmoids are close
-    to their exponentials it is one: its root is the start.
+    Both sides measure by how much the sum exceeds k. Their difference is close to a line, and where all sigmoids are
+    close to their exponentials it is one: its root is the start.
     """
     info = torch.finfo(s_QP.dtype)
     best = s_QP.topk(min(k, s_QP.shape[1]), dim=1)

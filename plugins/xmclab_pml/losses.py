@@ -143,7 +143,7 @@ class OfCells(Bridge, BinaryLoss):
 
 @dataclass
 class OfPairings(Bridge, MultiClassLoss):
-    """A loss that sets each positive pair beside each negative pair: a few anchors at a time, as anchors are independent."""
+    """A loss that compares each positive pair with each negative pair: a few anchors at a time; they are independent."""
 
     def ask(self, table: Table) -> Found:
         a1, p, a2, n = table.pairs

@@ -295,7 +295,7 @@ def test_a_field_that_the_manifest_lost_is_named(exported: Path, tmp_path: Path,
     manifest = json.loads((folder / "index.json").read_text())
     del manifest[field]
     (folder / "index.json").write_text(json.dumps(manifest))
-    with pytest.raises(StorageError, match=rf"index\.json: damaged: no '{field}'"):
+    with pytest.raises(StorageError, match=rf"index\.json: damaged: '{field}' is missing or invalid"):
         load(folder)
 
 

@@ -128,7 +128,7 @@ BAD_FILES = {
     "none.txt": (None, "cannot be read: No such file"),
     "empty.txt": (b"", "has no texts"),
     "header.csv": (b"query\n", "has no texts"),
-    "quote.csv": (b'query,id\n"open,1\n', "quote.csv:2: not a row of cells"),
+    "quote.csv": (b'query,id\n"open,1\n', "quote.csv:2: malformed row"),
     "cut.txt.gz": (gzip.compress(b"red\n" * 1000)[:-12], "truncated"),
     "no.txt.gz": (b"red\n", "damaged archive"),
 }

@@ -26,7 +26,7 @@ def open_dataset(source: str, text: Literal["title", "title+content"], registry:
     """Read and validate a data set.
 
     Args:
-        source: a name that a plugin supplies (`debian`, `tiny`), a folder or a table; a name takes precedence over a folder.
+        source: a name that a plugin supplies (`debian`, `tiny`), a folder or a table; names come before folders.
         text: which text of queries and labels is read.
 
     Raises:

@@ -1,7 +1,7 @@
 """Cached folders: named by what they were made from, complete or absent, built by one process at a time.
 
-A folder holds the files of its builder and `manifest.json`: the key, what the builder says about them, and the name, bytes
-and sha256 of each file.
+A folder holds the files of its builder and `manifest.json`: the key, what the builder says about them, and the name,
+bytes and sha256 of each file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Synthetic data of any size: labels with Zipf frequencies in topics, and texts whose words reveal the labels.
 
-Label r (from 0) belongs to topic r mod T and is drawn in proportion to (r + 1)^-exponent. Its text is two words of its own
-and two of its topic. A query draws its first label from all, the others from the same topic, each time by frequency,
+Label r (from 0) belongs to topic r mod T and is drawn in proportion to (r + 1)^-exponent. Its text is two words of its
+own and two of its topic. A query draws its first label from all, the others from the same topic, by frequency,
 so that every draw follows the law; its text mixes words of its labels with common words.
 """
 

@@ -100,7 +100,7 @@ def contributions(
     ks: Sequence[int] = (1, 3, 5),
     recall_ks: Sequence[int] = (10, 100),
 ) -> dict[str, dict[str, float]]:
-    """What the labels of each group contribute to every metric of `evaluate`, by group name: the parts sum to the whole."""
+    """What the labels of each group contribute to every metric of `evaluate`, by group name: they sum to the whole."""
     rows, labels = truth_NL.shape
     depth = ranking.ids_NK.shape[1]
     ks, recall_ks = ([k for k in some if k <= depth or depth >= labels] for some in (ks, recall_ks))

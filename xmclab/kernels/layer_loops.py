@@ -1,4 +1,4 @@
-"""The loops of `layers`: dropout by a hash, GELU, attention and the residual norm at the end of a half. Imports numba."""
+"""The loops of `layers`: dropout by hash, GELU, attention and the residual norm at the end of a half. Imports numba."""
 
 from __future__ import annotations
 

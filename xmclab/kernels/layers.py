@@ -3,8 +3,9 @@
 y = norm(x + drop(inner(x W1' + b1) W2' + b2))   with inner = attention within each text, or GELU
 
 Equal to torch's modules within rounding, except for dropout's draws: whether a place is dropped is a hash of a seed and
-the place, so that only the seed is stored (it comes from torch's generator), and the backward pass repeats the draws. Import it through `dispatch`, as this module loads numba. Matrices are float32 on the CPU; rows are cut into
-slices that fit the cache, always at the same places, so that sums do not depend on the number of threads.
+the place, so that only the seed is stored (it comes from torch's generator), and the backward pass repeats the draws.
+Import it through `dispatch`, as this module loads numba. Matrices are float32 on the CPU; rows are cut into slices that
+fit the cache, always at the same places, so that sums do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Attention:
     drop: Drop
 
     def _slices(self) -> list[tuple[int, int]]:
-        """Ranges of texts with about as many tokens each; one thread gets every second, as the longest texts come last."""
+        """Ranges of texts with about equal numbers of tokens; a thread gets every second, as the longest come last."""
         offset = self.offset_B
         marks = np.arange(0, offset[-1], max(1, int(offset[-1]) // 16))
         bounds = np.unique(np.append(np.searchsorted(offset, marks), len(offset) - 1)).tolist()

@@ -1,4 +1,4 @@
-"""Passes over matrices of scores, compiled: what `closed_form` and binary losses otherwise do in several of torch's.
+"""Passes over matrices of scores, compiled: what `objectives` and binary losses otherwise do in several of torch's.
 
 Equal to those within rounding. Import it through `dispatch.fused_for`, as this module loads numba. Matrices are
 float32 on the CPU; rows are cut into slices that fit the cache, always at the same places, so that sums do not depend
@@ -120,7 +120,7 @@ def softplus_to_grad_(s_QP: Tensor, scale: float = 1.0) -> Tensor:
 
 @scalar_jit
 def exp(x: np.float32) -> np.float32:
-    """exp(x) for x <= 88, to 1e-7: a power of two (ln 2 in two parts, as Cephes has it), times a polynomial of the rest."""
+    """exp(x) for x <= 88, to 1e-7: a power of two (ln 2 in two parts, as in Cephes) times a polynomial of the rest."""
     y = x if not x < f32(-87) else f32(-87)
     shifted = y * f32(1.44269504) + ROUND
     power = shifted - ROUND

@@ -1,7 +1,7 @@
 """Updates of the rows of a table in one pass over them, compiled; the torch versions in `tables` define the numbers.
 
 Rows lie anywhere in memory: each is prefetched some rows ahead of its turn, and threads share large updates.
-Sums and products are rounded as there; only a square root may differ in its last bit, where torch's is not correctly rounded.
+Sums and products are rounded as there; only a square root may differ in its last bit, where torch rounds it wrongly.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The label pool of a batch: sampled positives, mined negatives, and which of all those pairs are true.
 
 Where:    P_i positives of query i; the pool unites, over the batch, at most beta of P_i with the mined negatives
-Law:      every pair of P_i inside the pool is a positive, whichever query brought the label: no true positive is a negative
+Law:      every pair of P_i inside the pool is a positive, whichever query brought the label: none acts as a negative
 Paper:    Kharbanda et al., UniDEC (WWW 2025), pick-some-labels.
 """
 

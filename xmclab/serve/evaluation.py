@@ -53,9 +53,7 @@ def evaluate_folder(
         if not predictor.reads_label_texts:
             reason = f"its labels differ from those of {folder}, and the model has no dual encoder to read them"
             raise ConfigError(Problem(f"--data {data.name}", reason))
-        note(
-            f"the labels of {data.name} differ from those of {folder}: only `de`, which reads their texts, can rank them"
-        )
+        note(f"the labels of {data.name} differ from those of {folder}: only `de`, which reads texts, can rank them")
         predictor = predictor.for_labels(Labels(data.label_names, data.label_texts))
     with deterministic(settings.deterministic):
         rankings = predictor.rank_all(data.test.texts, settings.evaluate.depth, filter_NL=data.test.filter_NL)

@@ -78,7 +78,7 @@ def test_overrides_replace_the_grid_the_shown_and_the_base(spec_file: Callable[[
 def test_what_rows_set_themselves_is_told(spec_file: Callable[[str], str], override: str, rows: str) -> None:
     path = spec_file(SPEC.replace("grid:", "  Large: [sampler=cluster, loss.clf=bce]\ngrid:"))
     assert load_spec(path, [override, "epochs=2", "sampler.batch_size=8"]).notes == (
-        f"{override}: not for {rows}, which set it themselves",
+        f"{override}: ignored by {rows}, which set it themselves",
     )
 
 

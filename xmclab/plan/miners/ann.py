@@ -40,7 +40,7 @@ class AnnMiner(Miner):
 
     `auto` compares every pair on an accelerator and up to 5e9 pairs; beyond, it takes `Lists` where numba is installed,
     or else faiss's inverted lists. An approximate search is measured against an exact one at every refresh, on a sample
-    of the queries, and searches wider until its recall is 0.99; where that would not pay, `auto` falls back to exact search.
+    of the queries, and searches wider until its recall is 0.99; if that does not pay, `auto` uses exact search.
     """
 
     needs_view: ClassVar[bool] = True
@@ -111,7 +111,7 @@ def reach_recall(index: Index, view: View, keys: Keys) -> float:
 
 
 def _chunks(excluded_N: NDArray[np.int64], depth: int, num_labels: int) -> Iterator[tuple[NDArray[np.int64], int]]:
-    """Query ids to search together and how many results they need, so that a row with many exclusions deepens few searches."""
+    """Query ids to search together and how many results they need: rows with many exclusions deepen few searches."""
     order = np.argsort(excluded_N, kind="stable")
     start = 0
     while start < len(order):
