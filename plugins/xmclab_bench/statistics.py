@@ -97,7 +97,7 @@ def flipped(rows: Mapping[str, Sequence[Points]], draws: int = DRAWS, seed: int 
     pairs = list(itertools.combinations(rows, 2))
     found = {name: np.mean([points.found_GM for points in some], axis=0) for name, some in rows.items()}
     apart_GX = np.concatenate([found[a] - found[b] for a, b in pairs], axis=1)
-    limit_X = np.abs(apart_GX.sum(axis=0)) * (1 - 1e-9)  # as far as this one, whatever the order of the sum
+    limit_X = np.abs(apart_GX.sum(axis=0)) * (1 - 1e-9)  # as far as this one, in any order of the sum
     rng = np.random.default_rng(seed)
     as_far_X = np.zeros(apart_GX.shape[1])
     for start in range(0, draws, CHUNK):

@@ -143,7 +143,7 @@ class OfCells(Bridge, BinaryLoss):
 
 @dataclass
 class OfPairings(Bridge, MultiClassLoss):
-    """A loss that compares each positive pair with each negative pair: a few anchors at a time; they are independent."""
+    """A loss that compares each positive pair with each negative pair, a few anchors at a time."""
 
     def ask(self, table: Table) -> Found:
         a1, p, a2, n = table.pairs
