@@ -110,7 +110,7 @@ def test_what_exists_is_left_alone(call: Any, here: Path, options: list[str]) ->
     before = {file: file.read_bytes() for file in here.rglob("*.py")}
     code, out, err = call("new", "reduction", "mine", "--out", "new folder", *options)
     assert (code, out) == (2, "")
-    assert "exists already (nothing was written" in err
+    assert "already exists (nothing was written" in err
     assert {file: file.read_bytes() for file in here.rglob("*.py")} == before
 
 
