@@ -104,7 +104,7 @@ def test_cached_tokens_are_those_of_the_encoder_bit_for_bit(encoder: Encoder, te
     assert "tokens of queries: first build; cached in" in said
     before = contents(tmp_path)
     again, said = told(encoder, texts)
-    assert "kept in" not in said
+    assert "cached in" not in said
     assert contents(tmp_path) == before
     expected = encoder.tokenise(texts)
     for tokens in (first, again, Told("off")(encoder, texts)[0]):
@@ -217,16 +217,16 @@ def test_a_cache_that_cannot_be_written(
 def test_the_message_says_what_changed(bert: Path, tmp_path: Path) -> None:
     def said(source: str = "here", texts: list[str] = TEXTS, **options: object) -> str:
         made = HuggingFace(**{"model": str(bert), "max_length": 6, **options})
-        return Told(tmp_path, source=source)(made, texts)[1].partition("kept in")[0]
+        return Told(tmp_path, source=source)(made, texts)[1].partition("cached in")[0]
 
     assert "tokens of queries: first build;" in said()
-    assert "tokens of queries: max_length was 6;" in said(max_length=5)
-    assert "tokens of queries: texts changed;" in said(texts=[*TEXTS[:-1], "x"])
+    assert "tokens of queries: rebuilding, max_length was 6;" in said(max_length=5)
+    assert "tokens of queries: rebuilding, texts changed;" in said(texts=[*TEXTS[:-1], "x"])
     assert "tokens of queries: first build;" in said(source="there", texts=TEXTS[1:])
-    assert "kept" not in said(lr=1.0, pooling="cls", source="there")
+    assert "cached" not in said(lr=1.0, pooling="cls", source="there")
     told = Told(tmp_path, source="here")
-    assert "tokens of queries: encoder was xmclab.model.encoders.hf.HuggingFace;" in told(Bag(dim=2))[1]
-    assert "vocabulary: lowercase was True; " in told(Bag(dim=2, lowercase=False))[1]
+    assert "tokens of queries: rebuilding, encoder was xmclab.model.encoders.hf.HuggingFace;" in told(Bag(dim=2))[1]
+    assert "vocabulary: rebuilding, lowercase was True; " in told(Bag(dim=2, lowercase=False))[1]
     assert len(entries(tmp_path)) == 6
 
 
