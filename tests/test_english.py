@@ -16,7 +16,7 @@ FILES = [
     ROOT / "CONTRIBUTING.md",
 ]
 PATTERNS = {
-    "is no X": r"\b(?:is|are|was|were) no (?!longer\b|more\b|less\b|better\b|worse\b|need\b)[a-z]+",
+    "is no X": r"(?<![Tt]here )\b(?:is|are|was|were) no (?!longer\b|more\b|less\b|better\b|worse\b|need\b)[a-z]+",
     "anew": r"\banew\b",
     "at the most": r"\bat the (?:most|least)\b",
     "is told": r"\b(?:is|are|was|be) told\b",
@@ -46,7 +46,7 @@ def test_nothing_reads_as_translated() -> None:
     ("line", "name"),
     [
         ("focal is no term of loss.clf", "is no X"),
-        ("there is no need to", None),
+        ("there is no such file", None),
         ("it is no longer there", None),
         ('seed: int = option(0, "of every random draw", ge=0)', "help that begins with 'of'"),
         ('typer.Option("--seed", help="Of the draws.")', "help that begins with 'of'"),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-PRODUCTS = 1 << 23  # of numbers in one block of queries: bounds the memory, not the result
+PRODUCTS = 1 << 23  # products in one block of queries: bounds the memory, not the result
 LAST_ID = np.iinfo(np.int32).max
 
 
@@ -34,7 +34,7 @@ class TfidfLabels(Baseline):
 
 @dataclass
 class TfidfNeighbours(Baseline):
-    """Vote of the training queries that are nearest by TF-IDF cosine: each gives its cosine to its labels."""
+    """Vote of the nearest training queries by TF-IDF cosine: each adds its cosine to its labels."""
 
     neighbours: int = option(20, "training queries that vote", ge=1)
 
@@ -55,7 +55,7 @@ class TfidfNeighbours(Baseline):
 
 
 class Similarities:
-    """Inner products of sparse rows with other sparse rows; those that have nothing in common are not listed."""
+    """Inner products of sparse rows with other sparse rows; zeros are not listed."""
 
     def __init__(self, queries_NF: sp.csr_array, others_MF: sp.csr_array) -> None:
         self.queries_NF, self.others_FM = queries_NF, sp.csr_array(others_MF.T)
@@ -65,7 +65,7 @@ class Similarities:
         return self.queries_NF[block] @ self.others_FM
 
     def blocks(self) -> Iterator[slice]:
-        """The queries in blocks of about so many products."""
+        """The queries in blocks of about this many products."""
         having_F = np.diff(self.others_FM.indptr)
         products = np.concatenate([[0], np.cumsum(having_F[self.queries_NF.indices], dtype=np.int64)])
         before_N = products[self.queries_NF.indptr]

@@ -1,4 +1,4 @@
-"""A bench from spec to document: cells resolved, run where they were not, and compared."""
+"""A bench from spec to document: cells are resolved, run unless cached, and compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xmclab_bench.runner import run_jobs
 from xmclab_bench.spec import Cell, LeftOut, Spec, resolve_cells
 from xmclab_bench.view import Job
 
-# What makes a run a cell: it is compared, not used.
+# Settings of every cell: its run is compared, not used.
 CELL = ("keep_model=false", "baseline=none")
 
 
@@ -32,8 +32,8 @@ def run_bench(spec: Spec, registry: Registry, cells: Path, console: Console, at_
     """Run and compare the cells of a spec.
 
     Args:
-        cells: the folder in which runs are kept and found again.
-        at_once: processes.
+        cells: the folder of cached runs.
+        at_once: processes in parallel.
     """
     spec = replace(spec, base=(*CELL, *spec.base))
     found, refused = resolve_cells(spec, registry)
@@ -75,7 +75,7 @@ def _groups(jobs: Sequence[Job]) -> list[Group]:
 def _equal_time(
     found: Sequence[tuple[Cell, Config]], registry: Registry, keys: Keys, cells: Path, console: Console
 ) -> tuple[list[tuple[Cell, Config]], list[LeftOut]]:
-    """The cells with as many epochs as take the time of the first row that trains; an epoch of each is timed first."""
+    """The cells with as many epochs as fit the time of the first row that trains; one epoch of each is timed first."""
     pilots: dict[tuple[str, str], Job] = {}
     for cell, _ in found:
         if (cell.row, cell.column) not in pilots:
@@ -100,5 +100,5 @@ def _equal_time(
 
 def _train_seconds(job: Job) -> float:
     measured = read_run(job.folder).measure("train")
-    assert measured is not None, "a finished run knows its time"
+    assert measured is not None, "a finished run records its time"
     return measured

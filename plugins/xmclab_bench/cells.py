@@ -1,9 +1,9 @@
-"""Where the run of a cell is kept: a folder named by everything that decides its numbers.
+"""Where the run of a cell is cached: a folder named by everything that decides its numbers.
 
 That is the resolved config, the bytes of the data, the source of the code that trains (xmclab's own and that of the
 parts' plugins), the device, the versions of torch and of numba (which compiles loops, where it can be imported), and
-the files that options name (such as a model's; by name, size and time). The number of threads is not among it: it may
-move the last digits. What was run before is found again; whatever changes makes a new folder.
+the files that options name (such as a model's; by name, size and time). The number of threads is not included, though
+it may change the last digits. Earlier runs are reused; any change makes a new folder.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _files(config: Config) -> list[tuple[str, int, int]]:
 
 
 def _is_foreign(cls: type[Any]) -> bool:
-    """Whether a class is Python's or torch's, whose version stands for its source."""
+    """Whether a class is Python's or torch's, whose version stands in for its source."""
     return cls.__module__.partition(".")[0] in ("abc", "builtins", "torch", "typing")
 
 

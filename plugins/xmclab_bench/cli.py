@@ -26,13 +26,12 @@ def bench(
         str, typer.Argument(metavar="SPEC", help="A named spec (xmclab bench --list), or a YAML file.")
     ] = "",
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Such as data=tiny epochs=2 seed=0,1 budget=time.")
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Overrides, such as data=tiny epochs=2 seed=0,1 budget=time."),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Runs at the same time.")] = 1,
-    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where the report is written.")] = None,
-    cells: Annotated[
-        Path, typer.Option("--cells", metavar="DIR", help="Where the runs are kept and found again.")
-    ] = Path("runs/cells"),
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Number of parallel runs.")] = 1,
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Output folder of the report.")] = None,
+    cells: Annotated[Path, typer.Option("--cells", metavar="DIR", help="Folder of cached runs.")] = Path("runs/cells"),
     list_specs: Annotated[bool, typer.Option("--list", help="List the named specs.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells; run nothing.")] = False,
     as_json: Json = False,
@@ -45,7 +44,7 @@ def bench(
         print_files(named_specs(), as_json)
         return
     if not spec:
-        raise ConfigError(Problem("", "which comparison?", "name a spec (xmclab bench --list) or a YAML file"))
+        raise ConfigError(Problem("", "no spec given", "name a spec (xmclab bench --list) or a YAML file"))
     declared = load_spec(spec, overrides or [])
     for text in declared.notes:
         note(text)
@@ -62,11 +61,11 @@ def _list_cells(spec: Spec, registry: Registry) -> None:
 
     found, refused = resolve_cells(spec, registry)
     for config in {config.data_key(): config for _, config in found}.values():
-        open_data(config)  # data that is missing is reported now
+        open_data(config)  # reports missing data now
     for cell, _ in found:
         print(f"{cell.row}{cell.column and ', ' + cell.column}, seed {cell.seed}: {' '.join(cell.overrides)}")
     for refusal in refused:
-        note(f"left out: {refusal.cell.row}, seed {refusal.cell.seed}: {refusal.reason}")
+        note(f"skipped: {refusal.cell.row}, seed {refusal.cell.seed}: {refusal.reason}")
 
 
 def _run(spec: Spec, registry: Registry, jobs: int, out: Path, cells: Path, as_json: bool) -> None:
@@ -75,7 +74,9 @@ def _run(spec: Spec, registry: Registry, jobs: int, out: Path, cells: Path, as_j
     from xmclab_bench.bench import run_bench
     from xmclab_bench.write import write_report
 
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # not at once: its runs are ended with it
+    before = signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(TERMINATED)
+    )  # not immediately: its runs are stopped first
     try:
         result = run_bench(spec, registry, cells, Console(file=sys.stderr), jobs)
     finally:
@@ -89,21 +90,21 @@ def report(
     sources: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...", help="Run folders, finished or training; or one document.json, or its folder."
+            metavar="RUN...", help="Run folders, finished or still training; or one document.json or its folder."
         ),
     ],
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="DIR", help="Where the report is written: report/, or beside the document."),
+        typer.Option("--out", metavar="DIR", help="Output folder; default: report/, or the folder of the document."),
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="A,B", help=f"Which metrics of the runs; {METRICS} by default.")
+        str | None, typer.Option("--metrics", metavar="A,B", help=f"Metrics to show; default: {METRICS}.")
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Show runs side by side: the same tables and page as a bench; runs that differ only in their seed share a row.
 
-    Of a document.json, which a bench or a report wrote, only the page is made: report.html.
+    Given a document.json that a bench or report wrote, only makes its page, report.html.
     """
     from xmclab_bench.document import document_at, read_document
     from xmclab_bench.report import compare_folders
@@ -115,9 +116,13 @@ def report(
         _show(document, write_report(document, out or Path("report")), as_json)
         return
     if len(sources) > 1:
-        raise ConfigError(Problem(str(files[0]), "a document is shown by itself", "give one document, or run folders"))
+        raise ConfigError(
+            Problem(str(files[0]), "a document cannot be combined with others", "give one document, or run folders")
+        )
     if metrics is not None:
-        raise ConfigError(Problem("--metrics", "a document has its own metrics", "leave it out, or give run folders"))
+        raise ConfigError(
+            Problem("--metrics", "a document has its own metrics", "drop the option, or give run folders")
+        )
     document = read_document(files[0])
     _show(document, write_page(document, out or files[0].parent), as_json)
 

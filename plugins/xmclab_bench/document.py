@@ -9,7 +9,7 @@
  "heads":    [{"name", "column", "metric", "a", "b", "value", "low", "high", "p"}],        a, b: searches of a row
  "left_out": [{"name", "column", "seed", "reason"}]}                             cells that failed or cannot exist
 
-Everything is in terms of JSON, numbers unrounded.
+All values are JSON values, numbers unrounded.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def read_document(file: Path) -> Document:
     """What was written as `document.json`.
 
     Raises:
-        DataError: it cannot be read, or is something else.
+        DataError: it cannot be read, or is not a document.
     """
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
@@ -107,7 +107,7 @@ def read_document(file: Path) -> Document:
         raise DataError(Problem(str(file), f"cannot be read: {error}")) from error
     missing = [key for key in KEYS if not isinstance(document, dict) or key not in document]
     if missing:
-        hint = f"it lacks {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}"
+        hint = f"missing: {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}"
         raise DataError(Problem(str(file), f"not a {DOCUMENT} of a bench or report", hint))
     found: Document = document
     return found
@@ -150,7 +150,7 @@ def _row(group: Group, search: str, wanted: Wanted) -> dict[str, Any] | None:
 
 
 def _bands(runs: Sequence[Run], search: str, metrics: Sequence[str]) -> dict[str, dict[str, float]]:
-    """What head, torso and tail labels bring to each metric, the mean over the seeds."""
+    """What head, torso and tail labels contribute to each metric, averaged over the seeds."""
     found = [run.document["bands"][search] for run in runs if run.document and search in run.document.get("bands", {})]
     if not found:
         return {}
@@ -230,7 +230,7 @@ def _heads(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:
 
 
 def _differences(points: Mapping[str, Sequence[Points]], same_seeds: bool) -> Iterable[dict[str, Any]]:
-    """Every pair of those that have points, in every metric, on the same draws of test queries."""
+    """Every pair of rows that have points, in every metric, on the same draws of test queries."""
     rows = {name: some for name, some in points.items() if some}
     shapes = {(each.metrics, each.found_GM.shape) for some in rows.values() for each in some}
     if len(rows) < 2 or len(shapes) != 1:
@@ -251,7 +251,7 @@ def _points(group: Group, search: str, metrics: Sequence[str]) -> list[Points]:
 def _mark_best(rows: Sequence[dict[str, Any]], tests: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> None:
     """Mark the best row of a column, search and metric, if it differs from every other row of them.
 
-    Not of rows with a single seed: nothing tells what another one would have changed.
+    Rows with a single seed are never marked: variation between seeds is unknown.
     """
     rivals: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:

@@ -1,4 +1,4 @@
-"""Run folders beside each other, whoever made them."""
+"""Run folders side by side, from any source."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from xmclab.errors import DataError, Problem
 from xmclab_bench.statistics import Points
 
 Record = Mapping[str, Any]
-SILENT = 600.0  # seconds without a word after which a run may have been stopped
+SILENT = 600.0  # seconds of silence after which a run has probably stopped
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ MEASURES = {
     "train": Measure("train s", "training, s"),
     TARGET: Measure("s to target", "time to target, s"),
     "memory": Measure("MiB", "peak memory, MiB"),  # of the process, on a GPU of the device
-    "queries": Measure("queries", "queries of a batch"),
-    "pool": Measure("pool", "labels of a pool"),
+    "queries": Measure("queries", "queries per batch"),
+    "pool": Measure("pool", "labels per pool"),
     "positives": Measure("positives", "positives per query"),
     "epochs": Measure("epochs", "epochs"),
 }
@@ -49,7 +49,7 @@ CONFIG, ENVIRONMENT, RECORDS, RESULT, POINTS = (
 
 @dataclass(frozen=True)
 class Run:
-    """What is known of a run so far."""
+    """What is known about a run so far."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -107,7 +107,7 @@ class Run:
             return Points(tuple(arrays["metrics"].tolist()), arrays[f"found {search}"], arrays["best"])
 
     def measure(self, name: str) -> float | None:
-        """One of `MEASURES` but the target, which each search has of its own; None where the run does not tell."""
+        """One of `MEASURES` except the target, which depends on the search; None if the run does not record it."""
         if name == "epochs":
             return float(self.config["epochs"])
         if name in ("queries", "pool", "positives"):
@@ -130,10 +130,10 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """A run folder, whatever state it is in.
+    """A run folder, in any state.
 
     Raises:
-        DataError: it is none, or a file of it is damaged.
+        DataError: it is not a run folder, or a file in it is damaged.
     """
     if not (folder / CONFIG).is_file():
         raise DataError(Problem(str(folder), "not a run folder", f"it has no {CONFIG}"))
@@ -153,7 +153,7 @@ def _json(file: Path) -> dict[str, Any] | None:
 
 
 def _records(file: Path) -> list[Record]:
-    """The lines of the file; the last one may be in the making."""
+    """The lines of the file; the last one may be incomplete."""
     if not file.is_file():
         return []
     lines = file.read_text(encoding="utf-8").split("\n")

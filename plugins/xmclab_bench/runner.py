@@ -1,4 +1,4 @@
-"""Running the cells of a bench: each in a process of its own, some at a time, finished ones never again."""
+"""Running the cells of a bench: each in its own process, several at a time; finished ones are reused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INTERRUPTED = 130
 
 
 def run_jobs(jobs: Sequence[Job], at_once: int, console: Console) -> list[LeftOut]:
-    """Run what is not done yet, so many at once, which share the cores; a failure is noted, the others go on."""
+    """Run what is not done yet, several at once sharing the cores; a failure is recorded, and the others go on."""
     waiting = [job for job in jobs if not job.done]
     threads = max(1, _cores() // at_once)
     failures: list[LeftOut] = []
@@ -46,7 +46,7 @@ def run_jobs(jobs: Sequence[Job], at_once: int, console: Console) -> list[LeftOu
 
 
 def _cores() -> int:
-    """Those that this process may use, or fewer if OMP_NUM_THREADS says so."""
+    """The cores that this process may use, or fewer if OMP_NUM_THREADS says so."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, int(wanted)) if wanted.isdecimal() and int(wanted) else cores
@@ -57,7 +57,7 @@ Launch = Callable[[Sequence[str], Path], int]
 
 @contextmanager
 def _processes(threads: int) -> Iterator[Launch]:
-    """A way to run a command to its end; when the block is left, what runs is ended and nothing more is started."""
+    """A function that runs a command to its end; leaving the block stops running commands and starts no more."""
     running: set[subprocess.Popen[bytes]] = set()
     lock = threading.Lock()
     over = False
@@ -92,7 +92,7 @@ def _run(job: Job, launch: Launch) -> LeftOut | None:
         with FileLock(f"{job.folder}.lock"):
             if job.done:
                 return None
-            shutil.rmtree(job.folder, ignore_errors=True)  # of a run that was cut off
+            shutil.rmtree(job.folder, ignore_errors=True)  # left by an interrupted run
             log = job.folder.with_suffix(".log")
             command = [sys.executable, "-m", "xmclab", "run", *job.cell.overrides, "--out", str(job.folder)]
             code = launch(command, log)

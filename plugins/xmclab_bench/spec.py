@@ -2,7 +2,7 @@
 
 # The first comment line is the title.
 base: [recipe=unidec, evaluate.every=1]   overrides of every cell
-rows:                                     named variants: overrides of their own; left out, the grid makes the rows
+rows:                                     named variants: each with its overrides; if omitted, the grid makes the rows
   SC; SC: [loss.de=supcon, loss.clf=supcon]
 grid:                                     every combination of these values
   seed: [0, 1, 2]
@@ -15,7 +15,7 @@ target: P@1=40                            for the measure `target`: training sec
 budget: steps                             or `time`: as many epochs as take the time of the first row
 
 Rows, and the values of the grid, are combined; a combination that no config allows (a binary loss under a softmax
-reduction) is left out and listed, unless all that a row or a value takes part in are such.
+reduction) is skipped and listed, unless that leaves a row or a value without any cell.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Spec:
     measures: tuple[str, ...]
     target: tuple[str, float] | None
     budget: Literal["steps", "time"]
-    notes: tuple[str, ...] = ()  # what was typed in vain
+    notes: tuple[str, ...] = ()  # overrides that some rows ignore
 
     def cells(self) -> Iterator[Cell]:
         """Every combination, rows outermost and seeds innermost."""
@@ -112,7 +112,7 @@ def load_spec(name: str, overrides: Sequence[str]) -> Spec:
     named = named_specs()
     if not is_file_name(name) and name not in named:
         meant = did_you_mean(name, named)
-        hint = f"{meant}{'' if meant.endswith('?') else ';'} a file of your own: ./{name}.yaml"
+        hint = f"{meant}{'' if meant.endswith('?') else ';'} your own file: ./{name}.yaml"
         raise ConfigError(Problem("", f"unknown spec {name!r}", hint))
     return _Reader(Path(name) if is_file_name(name) else named[name], overrides).spec()
 
@@ -138,7 +138,7 @@ def resolve_cells(spec: Spec, registry: Registry) -> tuple[list[tuple[Cell, Conf
 
 
 def _refuse_useless(spec: Spec, cells: Sequence[Cell], refused: Sequence[LeftOut]) -> None:
-    """Refuse rows and values of the grid that no config allows, whatever they are combined with."""
+    """Refuse rows and values of the grid that no config allows in any combination."""
     if not cells:
         reasons = dict.fromkeys(f"no cell can run: {refusal.reason}" for refusal in refused)
         raise ConfigError(*(Problem(spec.name, reason) for reason in reasons or ["the grid is empty"]))
@@ -149,7 +149,9 @@ def _refuse_useless(spec: Spec, cells: Sequence[Cell], refused: Sequence[LeftOut
         whole_row = cell.variant and cell.variant not in works
         for text in (cell.variant,) if whole_row else cell.overrides[len(spec.base) :]:
             if text not in works:
-                problems.setdefault(text, Problem(f"{spec.name}: {text}", f"no cell of it can run: {refusal.reason}"))
+                problems.setdefault(
+                    text, Problem(f"{spec.name}: {text}", f"none of its cells can run: {refusal.reason}")
+                )
     if problems:
         raise ConfigError(*problems.values())
 
@@ -212,7 +214,7 @@ class _Reader:
             self.base.append(text)
             deaf = [row for row, overrides in self.rows.items() if any(_sets(other, key) for other in overrides)]
             if deaf:
-                self.notes.append(f"{text}: not for {', '.join(map(repr, deaf))}, which set it themselves")
+                self.notes.append(f"{text}: ignored by {', '.join(map(repr, deaf))}, which set it themselves")
 
     def spec(self) -> Spec:
         columns = self._one("columns", "")
@@ -226,7 +228,7 @@ class _Reader:
                 self.problems.append(Problem(f"{self.path}: grid.{key}", f"{value!r} is listed twice"))
         for seed in self.grid[SEED]:
             if not seed.isdecimal():
-                self.problems.append(Problem(f"{self.path}: grid.{SEED}", f"{seed!r} is not a whole number"))
+                self.problems.append(Problem(f"{self.path}: grid.{SEED}", f"{seed!r} is not an integer"))
         spec = Spec(
             name=self.path.stem,
             title=summary(self.path) or self.path.stem,
@@ -242,7 +244,7 @@ class _Reader:
             notes=tuple(self.notes),
         )
         if not self.rows and set(self.grid) == {SEED}:
-            self.problems.append(Problem(str(self.path), "declares nothing to compare", "give it rows, or a grid"))
+            self.problems.append(Problem(str(self.path), "declares nothing to compare", "add rows or a grid"))
         if TARGET in spec.measures and spec.target is None:
             spec = replace(spec, measures=tuple(name for name in spec.measures if name != TARGET))
         if self.problems:
@@ -293,7 +295,7 @@ def _sets(override: str, key: str) -> bool:
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """The parts between commas that stand outside of brackets: `ds,supcon(temperature=1, weight=2)` has two."""
+    """The parts between commas outside of brackets: `ds,supcon(temperature=1, weight=2)` has two."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "([") - (character in ")]")

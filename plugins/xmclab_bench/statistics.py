@@ -1,9 +1,9 @@
 """Is a difference real? A paired bootstrap over the test queries and the seeds.
 
-Two rows are compared on the same draws of test queries, which takes out how hard the queries are. A metric of a row is
+Two rows are compared on the same draws of test queries, which cancels how hard the queries are. A metric of a row is
 the mean over its seeds; those are drawn with replacement too, the same for rows that have the same ones, since a seed
-gives them the same batches and the same start. So an interval holds what other test queries and other seeds would have
-changed, the latter as far as a few seeds tell; one tells nothing.
+gives them the same batches and the same start. So an interval covers what other test queries and other seeds would
+have changed, the latter as far as a few seeds can tell; a single seed tells nothing.
 
 Formula (found_sg, best_g: sums of a metric over the queries of group g with seed s; w ~ Multinomial of a draw, S its
 seeds; e_g = ±1 at random, f_g = mean_s found_sg):
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
 DRAWS = 2000
-CHUNK = 64  # exchanges at once
+CHUNK = 64  # exchanges processed at once
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,11 @@ def drawn(
 
 
 def flipped(rows: Mapping[str, Sequence[Points]], draws: int = DRAWS, seed: int = 0) -> dict[tuple[str, str], Floats]:
-    """[M] p-values of every two rows if it were all the same which of them answered a query."""
+    """[M] p-values of every two rows if it did not matter which of them answered a query."""
     pairs = list(itertools.combinations(rows, 2))
     found = {name: np.mean([points.found_GM for points in some], axis=0) for name, some in rows.items()}
     apart_GX = np.concatenate([found[a] - found[b] for a, b in pairs], axis=1)
-    limit_X = np.abs(apart_GX.sum(axis=0)) * (1 - 1e-9)  # as far as this one, whatever the order of the sum
+    limit_X = np.abs(apart_GX.sum(axis=0)) * (1 - 1e-9)  # as far as this one, in any order of the sum
     rng = np.random.default_rng(seed)
     as_far_X = np.zeros(apart_GX.shape[1])
     for start in range(0, draws, CHUNK):
@@ -108,7 +108,7 @@ def flipped(rows: Mapping[str, Sequence[Points]], draws: int = DRAWS, seed: int 
 
 
 def difference(a_B: Floats, b_B: Floats, p_flipped: float) -> Difference:
-    """Of two rows, from their values on the same draws (the first entry: on all queries)."""
+    """The difference of two rows, from their values on the same draws (the first entry: on all queries)."""
     value = a_B[0] - b_B[0]
     drawn_B = a_B[1:] - b_B[1:]
     low, high = middle(drawn_B)
@@ -118,7 +118,7 @@ def difference(a_B: Floats, b_B: Floats, p_flipped: float) -> Difference:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values corrected for having looked at all of them (Holm 1979), in their order."""
+    """The p-values corrected for multiple comparisons (Holm 1979), in the same order."""
     order = np.argsort(p_values, kind="stable")
     corrected = [0.0] * len(p_values)
     largest = 0.0

@@ -1,8 +1,8 @@
-"""Made-up data of any size: labels of Zipf frequencies in topics, texts whose words tell the labels.
+"""Synthetic data of any size: labels with Zipf frequencies in topics, and texts whose words reveal the labels.
 
-Label r (from 0) is of topic r mod T and drawn as often as (r + 1)^-exponent says. Its text is two words of its own
-and two of its topic. A query draws its first label from all, the others from the same topic, each time by frequency,
-so that every draw follows the law; its text mixes words of its labels with words that everybody uses.
+Label r (from 0) belongs to topic r mod T and is drawn in proportion to (r + 1)^-exponent. Its text is two words of its
+own and two of its topic. A query draws its first label from all, the others from the same topic, by frequency,
+so that every draw follows the law; its text mixes words of its labels with common words.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 
 from xmclab.api import Keys
 
-CHUNK = 8_192  # queries made at once; every chunk has draws of its own
+CHUNK = 8_192  # queries made at once; each chunk has its own random draws
 SYLLABLES = [consonant + vowel for consonant in "bdfghklmnprstvwz" for vowel in "aeiou"]
-COMMON = 200  # words that everybody uses
+COMMON = 200  # words common to all topics
 OF_TOPIC = 10  # words of each topic
-MOST = 16  # labels of a query
+MOST = 16  # most labels of a query
 
 Ids = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to make."""
+    """What to generate."""
 
     train: int
     test: int
@@ -81,7 +81,7 @@ class LabelDraw:
         self.until_T = np.concatenate([[0.0], self.until_L[np.cumsum(sizes_T) - 1]])
 
     def __call__(self, size: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """(labels_BM, how many of the first ones of each row count; these are distinct)."""
+        """(labels_BM, how many leading labels of each row count; these are distinct)."""
         numbers_B = np.minimum(1 + rng.poisson(self.recipe.labels_per_query - 1, size), MOST)
         width = int(numbers_B.max())
         first_B = self._at(rng.random(size) * self.until_L[-1])
@@ -135,7 +135,7 @@ class _Words:
 
 
 def _spell(number: int) -> Sequence[str]:
-    """So many different words, the first ones the shortest."""
+    """This many distinct words, shortest first."""
     words = [""]
     level = [""]
     while len(words) <= number:

@@ -41,7 +41,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table without its form."""
+    """A table without formatting."""
 
     labels: tuple[str, ...]  # headings of the leading cells
     headings: tuple[str, ...]  # headings of the numbers
@@ -69,7 +69,7 @@ def _value(found: Mapping[str, Any] | None, digits: int) -> Value | None:
 
 
 def footnote(document: Document) -> str:
-    """What one must know to read the table."""
+    """What readers need to know about the table."""
     seeds = len(document["seeds"])
     parts = [
         f"{data['name']}: {data['train']} training and {data['test']} test queries, {data['labels']} labels."
@@ -85,10 +85,10 @@ def footnote(document: Document) -> str:
         parts.append(f"Bold or *: better than {rivals} (paired tests, Holm, p < 0.05).")
     epochs = sorted({group["epochs"] for group in document["groups"]})
     if document["budget"] == "time":
-        parts.append("Budget: about the same time, epochs chosen after one of each row.")
+        parts.append("Budget: about the same time; epochs chosen after timing one of each row.")
     elif len(document["groups"]) > 1:
         each = "1 epoch each" if epochs == [1] else f"{epochs[0]} epochs each"
-        parts.append(f"Budget: {each if len(epochs) == 1 else f'not the same, {epochs[0]} to {epochs[-1]} epochs'}.")
+        parts.append(f"Budget: {each if len(epochs) == 1 else f'unequal, {epochs[0]} to {epochs[-1]} epochs'}.")
     if document["target"]:
         parts.append(f"Target: {document['target'][0]} of {document['target'][1]:g} %; – if a seed never reached it.")
     return " ".join(parts)
@@ -123,7 +123,7 @@ def remarks(document: Document) -> list[str]:
     return [
         *(f"{_place(group)}: {len(group['seeds'])} of {most} seeds" for group in fewer),
         *(f"{_place(group)}: {group['state']}" for group in unfinished),
-        *(f"left out: {left_out(missing)}" for missing in document["left_out"]),
+        *(f"missing: {left_out(missing)}" for missing in document["left_out"]),
     ]
 
 
@@ -138,7 +138,7 @@ def left_out(missing: Mapping[str, Any]) -> str:
 
 
 def markdown(document: Document) -> str:
-    """A table for a page."""
+    """A Markdown table."""
     content = sheet(document)
     head = [*content.labels, *content.headings]
     rule = ["---"] * len(content.labels) + ["--:"] * len(content.headings)

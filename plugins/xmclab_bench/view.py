@@ -59,7 +59,7 @@ class GridView:
 
     def __enter__(self) -> GridView:
         self._started = time.monotonic()
-        self._say(f"{len(self.jobs)} cells, {len(self.cached)} of them done before")
+        self._say(f"{len(self.jobs)} cells, {len(self.cached)} already done")
         if self.console.is_terminal and len(self.cached) < len(self.jobs):
             self._live = Live(self._table(), console=self.console, auto_refresh=False, transient=True)
             self._live.start()
@@ -109,4 +109,4 @@ class GridView:
         if job.done:
             return "[dim]known[/]" if job in self.cached else "[green]done[/]"
         share = job.share
-        return "[dim]waits[/]" if share is None else f"{100 * share:.0f} %"
+        return "[dim]waiting[/]" if share is None else f"{100 * share:.0f} %"

@@ -17,12 +17,12 @@ def resplit(dataset: Dataset, contents: Contents, share: float, seed: int) -> tu
     """The same queries in another split: equal titles stay together, the same seed gives the same split.
 
     Where queries are labels themselves, pairs are filtered as in the sets of the Extreme Classification Repository:
-    a query with itself; and a test query A with B if B is a training query that has A as a label. Such pairs are no
+    a query with itself; and a test query A with B if B is a training query that has A as a label. Such pairs are not
     test truth either.
     """
     queries = pooled([dataset.train, dataset.test])
     keys = np.array([key_of(title, seed) for title in queries.texts], dtype=np.uint64)
-    rows = rows_of(queries, keys, share, dataset.name, "a split needs queries of two different texts")
+    rows = rows_of(queries, keys, share, dataset.name, "a split needs at least two distinct query texts")
     train, test = (take(queries, some) for some in rows)
     train_NL, test_NL = (same_text(split.texts, dataset.label_texts) for split in (train, test))
     test = add_filter(add_filter(test, test_NL), reciprocal(train.targets_NL, train_NL, test_NL))

@@ -1,4 +1,4 @@
-"""What a data set is like: sizes, frequencies of labels, words, and what a careful user looks for first."""
+"""Statistics of a data set: sizes, label frequencies, words, and common pitfalls."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from xmclab.api import Dataset, Split
 from xmclab.data.propensity import frequency_bands, label_frequencies
 from xmclab.errors import ConfigError, PluginError, Problem
 
-RANKS = 100  # of the frequency curve, that the exponent is fitted to
+RANKS = 100  # points of the frequency curve that the exponent is fitted to
 
 
 def statistics(dataset: Dataset) -> dict[str, Any]:
-    """Everything that `xmclab data stats` shows, in terms of JSON."""
+    """Everything that `xmclab data stats` shows, as JSON values."""
     frequency_L = label_frequencies(dataset.train.targets_NL)
     bands = frequency_bands(dataset.train.targets_NL)
     test_pairs_L = label_frequencies(dataset.test.targets_NL)
@@ -79,7 +79,7 @@ def _spread(counts: NDArray[np.integer[Any]]) -> dict[str, float]:
 
 
 def zipf_exponent(frequency_L: NDArray[np.integer[Any]]) -> float | None:
-    """The slope s of frequency ~ rank^-s over the labels that occur, every decade of ranks counting the same.
+    """The slope s of frequency ~ rank^-s over the labels that occur, with equal weight per decade of ranks.
 
     None with fewer than two different ranks.
     """
@@ -97,20 +97,20 @@ def frequency_curve(frequency_L: NDArray[np.integer[Any]]) -> NDArray[np.integer
 
 
 def remarks(stats: dict[str, Any]) -> Iterator[str]:
-    """What is allowed in a data set and still worth knowing before training on it."""
+    """What is allowed in a data set but worth knowing before training on it."""
     test, labels = stats["test"], stats["labels"]
     if count := test["texts_of_training"]:
-        yield f"{count:,} test queries have the text of a training query"
+        yield f"{count:,} test queries have the same text as a training query"
     if count := test["true_pairs_filtered"]:
-        yield f"{count:,} true pairs of the test are in its filter file: they can never be found"
+        yield f"{count:,} true test pairs are in the filter file: they can never be predicted"
     if count := labels["without_training_query"]:
-        yield f"{count:,} labels have no training query: only their text can find them"
+        yield f"{count:,} labels have no training query: only their text can match them"
     if count := labels["duplicate_names"]:
-        yield f"{count:,} labels have the name of another label: predictions by name do not tell them apart"
+        yield f"{count:,} labels share their name with another label: predictions by name cannot tell them apart"
 
 
 def plot(dataset: Dataset, file: Path) -> None:
-    """The frequency curve of the labels, log by log, with the fitted exponent; the file's ending says the format."""
+    """Plot the label frequencies on log-log axes with the fitted exponent; the file's suffix selects the format."""
     try:
         figure = importlib.import_module("matplotlib.figure").Figure(figsize=(6, 4), layout="constrained")
     except ImportError as error:
@@ -118,7 +118,7 @@ def plot(dataset: Dataset, file: Path) -> None:
         raise PluginError(Problem("--plot", f"matplotlib cannot be imported: {error}", hint)) from error
     known, wanted = figure.canvas.get_supported_filetypes(), file.suffix.lower().removeprefix(".")
     if wanted not in known:
-        raise ConfigError(Problem(f"--plot {file}", "no picture has this ending", f"known: {', '.join(sorted(known))}"))
+        raise ConfigError(Problem(f"--plot {file}", "not an image format", f"known: {', '.join(sorted(known))}"))
     frequency_L = label_frequencies(dataset.train.targets_NL)
     curve = frequency_curve(frequency_L)
     axes = figure.subplots()

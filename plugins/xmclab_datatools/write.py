@@ -1,4 +1,4 @@
-"""Writing data sets: a folder that is whole or absent, in the layouts that the readers know."""
+"""Writing data sets: a folder that is complete or absent, in the layouts that the readers read."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Contents:
         return any(any(texts) for texts in (self.train, self.test, self.labels))
 
 
-NO_CONTENTS = Contents((), (), ())  # for layouts of one text, where contents are part of it or left out
+NO_CONTENTS = Contents((), (), ())  # for layouts of one text, which includes or omits the contents
 
 
 @contextlib.contextmanager
@@ -129,10 +129,10 @@ def _row(matrix: sp.csr_array, row: int) -> tuple[list[int], list[float]]:
 
 
 def _unique_names(names: Sequence[str]) -> Sequence[str]:
-    """The names if they can stand for the labels, or else numbers."""
+    """The names if they identify the labels, else numbers."""
     if len(set(names)) == len(names) and all(name and name == name.strip() for name in names):
         return names
-    logger.warning("some names of labels are empty or occur twice: labels are numbered instead")
+    logger.warning("some label names are empty or duplicated; numbering the labels instead")
     return [str(number) for number in range(len(names))]
 
 
@@ -141,8 +141,10 @@ def _write_texts(folder: Path, data: Dataset, *names: str) -> None:
         with text_file(folder / name) as stream:
             for row, text in enumerate(texts):
                 if "\n" in text or text.endswith("\r"):
-                    problem = f"the text of row {row} has a line end, which a layout of a text per line cannot hold"
-                    raise DataError(Problem(name, problem, "--to lf_json or --to table can"))
+                    problem = (
+                        f"the text of row {row} contains a line break, which a layout with a text per line cannot store"
+                    )
+                    raise DataError(Problem(name, problem, "use --to lf_json or --to table"))
                 stream.write(f"{text}\n")
 
 
@@ -161,13 +163,13 @@ def _write_filters(folder: Path, data: Dataset, train: str, test: str) -> None:
 
 
 def _warn_of_loss(data: Dataset, contents: Contents) -> None:
-    """Say what a text per line does not hold."""
+    """Warn about what a text per line cannot store."""
     if contents:
-        logger.warning("contents are not kept: the layout has one text (reader.text=title+content writes both as one)")
+        logger.warning("contents are dropped: the layout has one text (reader.text=title+content writes both as one)")
     if list(data.label_names) != list(data.label_texts):
-        logger.warning("names of labels are not kept: the layout has their texts alone")
+        logger.warning("label names are dropped: the layout stores only texts")
     if any(name != str(row) for split in (data.train, data.test) for row, name in enumerate(split.names)):
-        logger.warning("names of queries are not kept: the layout has their texts alone")
+        logger.warning("query names are dropped: the layout stores only texts")
 
 
 def with_contents(read: Callable[[Literal["title", "title+content"]], Dataset]) -> tuple[Dataset, Contents]:

@@ -1,4 +1,4 @@
-"""The contract kit: what holds of a part of every kind, as tests; and `xmclab new`. Commands `check` and `new`.
+"""The contract kit: the laws of every kind of part, as tests; and `xmclab new`. Commands `check` and `new`.
 
     from xmclab_kit import loss_contract
     from my_loss import Mine
@@ -6,7 +6,7 @@
     test_contract = loss_contract(Mine, margin=0.5)
 
 Each `*_contract` returns a pytest test with a case per law; `xmclab check loss:mine` prints the same. They need
-`pip install "xmclab[testing]"`; what is imported here is imported when it is first used.
+`pip install "xmclab[testing]"`; these names are imported lazily.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ __all__ = [
 
 @xmclab.hookimpl
 def xmclab_commands() -> list[xmclab.CommandRef]:
-    write = "Write a part of your own that runs as it is: xmclab new loss mine --file"
-    hold = "Hold parts against the laws of their kinds: xmclab check loss:mine plugin=./mine.py"
+    write = "Create a working part to start from: xmclab new loss mine --file"
+    hold = "Check parts against the laws of their kind: xmclab check loss:mine plugin=./mine.py"
     return [
         xmclab.command("new", "xmclab_kit.new:new", help=write),
         xmclab.command("check", "xmclab_kit.check:check", help=hold),

@@ -1,4 +1,4 @@
-"""`xmclab check`: parts before the laws of their kinds."""
+"""`xmclab check`: checks parts against the laws of their kind."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ EXAMPLE = "such as loss:ds, or 'loss:margin(margin=2)' with options"
 def check(
     parts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KIND:NAME", help="Such as loss:ds or 'loss:margin(margin=2)'; and plugin=./file.py."),
+        typer.Argument(
+            metavar="KIND:NAME", help="Parts, such as loss:ds or 'loss:margin(margin=2)'; also plugin=./file.py."
+        ),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Check every part of every plugin.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Hold parts against the laws of their kinds: xmclab check loss:mine plugin=./mine.py"""
+    """Check parts against the laws of their kind: xmclab check loss:mine plugin=./mine.py"""
     named, files = without_plugins(parts)
     if bool(named) == every:
-        raise ConfigError(Problem("check", "give parts or --all, one of the two", EXAMPLE))
+        raise ConfigError(Problem("check", "give either parts or --all", EXAMPLE))
     require_testing()
     registry = registry_with(files)
     asked = [(kind, name) for kind in KINDS for name in registry.names(kind)] if every else []
@@ -43,7 +45,7 @@ def check(
         for result in results:
             result.show()
     for kind, text in asked:
-        with contextlib.redirect_stdout(sys.stderr), _without_traces():  # whatever a part prints
+        with contextlib.redirect_stdout(sys.stderr), _without_traces():  # anything that a part prints
             results.append(_examine(registry, kind, text, lenient=every))
         if not as_json:
             results[-1].show()
@@ -55,17 +57,17 @@ def check(
 
 
 def require_testing() -> None:
-    """Raise with the command to type if the laws cannot be imported."""
+    """Raise with the install command if the laws cannot be imported."""
     try:
         import hypothesis  # noqa: F401
     except ImportError as error:
         hint = 'pip install "xmclab[testing]"'
-        raise ConfigError(Problem("check", "the laws need hypothesis, which is not installed", hint)) from error
+        raise ConfigError(Problem("check", "hypothesis is not installed", hint)) from error
 
 
 @contextlib.contextmanager
 def _without_traces() -> Iterator[None]:
-    """What hypothesis writes goes to a folder that goes away, not to the user's."""
+    """Send hypothesis's files to a temporary folder, not to the user's."""
     from hypothesis.configuration import set_hypothesis_home_dir
 
     with tempfile.TemporaryDirectory() as folder:
@@ -78,12 +80,12 @@ def _without_traces() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one part."""
+    """The outcome for one part."""
 
     part: str  # as asked for
     verdicts: Sequence[Verdict] = ()
     unavailable: str = ""  # why it could not be checked here
-    fault: Problem | None = None  # of its plugin, which leaves nothing to check
+    fault: Problem | None = None  # what is wrong with its plugin, so nothing was checked
 
     @property
     def broken(self) -> list[Verdict]:
@@ -118,7 +120,7 @@ class Result:
             print(f"  skipped until the failures above are fixed: {', '.join(verdict.law.name for verdict in waiting)}")
 
     def document(self) -> dict[str, Any]:
-        """The same in terms of JSON."""
+        """The same as JSON values."""
         laws = []
         for verdict in self.verdicts:
             entry: dict[str, Any] = {"law": verdict.law.name, "says": verdict.law.says, "state": verdict.state}
@@ -157,12 +159,12 @@ def _name_and_options(text: str) -> tuple[str, dict[str, Any]]:
         return text, {}
     terms = parse_expression(text)
     if len(terms) != 1 or terms[0].weight != 1 or terms[0].reduction is not None:
-        raise ConfigError(Problem(text, "is more than one part with its options", EXAMPLE))
+        raise ConfigError(Problem(text, "not a single part with its options", EXAMPLE))
     return terms[0].name, dict(terms[0].options)
 
 
 def _examine(registry: Registry, kind: str, text: str, lenient: bool) -> Result:
-    """All verdicts on a part; `lenient`: what is missing here, such as a model's files, is no error."""
+    """All verdicts on a part; `lenient`: what is missing here, such as a model's files, is not an error."""
     from xmclab_kit import examine
 
     name, options = _name_and_options(text)

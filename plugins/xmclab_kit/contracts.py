@@ -33,11 +33,11 @@ def laws_of(kind: str) -> Sequence[Law]:
 
 
 def examine(registry: Registry, kind: str, name: str, options: Mapping[str, Any] | None = None) -> list[Verdict]:
-    """What comes of every law for a part that is found by its name.
+    """The verdict of every law on a part, found by its name.
 
     Raises:
         ConfigError: there is no such part, or it has no such options.
-        XmclabError: the part needs something that is not here, such as a model's files or a package.
+        XmclabError: the part needs something that is not available, such as a model's files or a package.
     """
     laws = laws_of(kind)
     try:
@@ -45,7 +45,7 @@ def examine(registry: Registry, kind: str, name: str, options: Mapping[str, Any]
     except PluginError as error:
         if is_unavailable(error):
             raise
-        # The class is none, which is what the first law is about.
+        # It is not a valid class, which is what the first law reports.
         verdicts = [Verdict(laws[0], "broken", Violation(laws[0], str(error), ""))]
         return verdicts + [Verdict(law, "not checked", because=(laws[0].name,)) for law in laws[1:]]
     if problems := read_options(cls, options or {}, lambda option: f"{kind}:{name}.{option}")[1]:
@@ -67,7 +67,7 @@ def _contract(kind: str, cls: type[Any], options: dict[str, Any]) -> Test:
         if verdict.state == "not kept":
             pytest.xfail(f"exempt (declared by the part): {verdict.why}")
         if verdict.state == "not checked":
-            pytest.skip(f"it needs what is broken: {', '.join(verdict.because)}")
+            pytest.skip(f"depends on broken laws: {', '.join(verdict.because)}")
 
     return test_contract
 

@@ -1,4 +1,4 @@
-"""What a law is, and how a part is held against it."""
+"""What a law is, and how a part is checked against it."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from xmclab.errors import DataError, XmclabError
 from xmclab.host import exception_line, make_part
 
 EXAMPLES = 20
-NUDGE = 0.01  # of parameters, before their gradients are looked at
-SHOWN_NUMBERS = 64  # of a tensor in a message
+NUDGE = 0.01  # change of parameters before their gradients are checked
+SHOWN_NUMBERS = 64  # most numbers of a tensor in a message
 Result = TypeVar("Result")
 
 
@@ -40,16 +40,16 @@ class Subject:
     _kept: dict[object, Any] = field(default_factory=dict, repr=False)
 
     def make(self, **options: Any) -> Any:
-        """A new instance, some of its options set otherwise."""
+        """A new instance, with some of its options changed."""
         return make_part(self.cls, {**self.options, **options}, self.name)
 
     @cached_property
     def part(self) -> Any:
-        """The instance that laws look at."""
+        """The instance that laws examine."""
         return self.make()
 
     def once(self, make: Callable[[Subject], Result]) -> Result:
-        """What `make` gives for this subject, made at the first call."""
+        """The result of `make` for this subject, cached."""
         if make not in self._kept:
             self._kept[make] = make(self)
         result: Result = self._kept[make]
@@ -58,14 +58,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Law:
-    """Something that holds of every part of a kind."""
+    """Something that holds for every part of a kind."""
 
     name: str
     says: str  # what holds
-    fix: str  # what to do where it does not
+    fix: str  # what to do if it does not
     check: Callable[..., None]  # (subject), or (subject, example); raises `Broken`
-    examples: SearchStrategy[Any] | None = None  # what it is tried on besides the part itself
-    needs: tuple[str, ...] = ()  # laws without which this one means nothing
+    examples: SearchStrategy[Any] | None = None  # inputs to try it on
+    needs: tuple[str, ...] = ()  # laws that must hold for this one to mean anything
 
 
 RAISED = "raised "
@@ -88,7 +88,7 @@ class Violation:
     def fix(self) -> str:
         """What to do about it."""
         if self.seen.startswith(RAISED):
-            return f"no valid input may raise, from one row and one column on; then: {self.law.fix}"
+            return f"no valid input may raise, down to one row and one column; then: {self.law.fix}"
         return self.law.fix
 
 
@@ -99,13 +99,13 @@ def _labelled(label: str, text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one law."""
+    """The outcome of one law."""
 
     law: Law
     state: Literal["holds", "broken", "not kept", "not checked"]
     violation: Violation | None = None  # of a broken one
-    why: str = ""  # one that the part says it does not keep by its nature
-    because: tuple[str, ...] = ()  # broken laws that this one needs, where it was not checked
+    why: str = ""  # reason the part gives for its exemption
+    because: tuple[str, ...] = ()  # if not checked: the broken laws that it needs
 
 
 class Laws(list[Law]):
@@ -129,14 +129,14 @@ class Laws(list[Law]):
 
 @dataclass(eq=False)
 class Examination:
-    """A part before the laws of its kind; every law is checked once."""
+    """Checks a part against the laws of its kind, each law once."""
 
     subject: Subject
     laws: Sequence[Law]
     _verdicts: dict[str, Verdict] = field(default_factory=dict, repr=False)
 
     def verdict(self, law: Law) -> Verdict:
-        """What comes of a law, after those that it needs."""
+        """The verdict of a law, after those that it needs."""
         if law.name not in self._verdicts:
             needed = [self.verdict(other) for other in self.laws if other.name in law.needs]
             missing = tuple(dict.fromkeys(name for other in needed for name in _broken_below(other)))
@@ -154,7 +154,7 @@ class Examination:
         return Verdict(law, "broken" if violation else "holds", violation)
 
     def verdicts(self) -> list[Verdict]:
-        """What comes of all laws."""
+        """The verdicts of all laws."""
         return [self.verdict(law) for law in self.laws]
 
 
@@ -167,10 +167,10 @@ class _Seen(Exception):
 
 
 def find_violation(law: Law, subject: Subject) -> Violation | None:
-    """The law's violation on the smallest example that hypothesis comes to, if any; the same at every call.
+    """The law's violation on the smallest example that hypothesis finds, if any; deterministic.
 
     Raises:
-        XmclabError: the part needs something that is not here (`is_unavailable`), so nothing can be said.
+        XmclabError: the part needs something that is not available (`is_unavailable`), so there is no verdict.
     """
     found: Violation | None = None
 
@@ -207,7 +207,7 @@ def find_violation(law: Law, subject: Subject) -> Violation | None:
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """Whether a part says that it lacks something here: a model's files, or a package and how to install it."""
+    """Whether a part reports that something is missing here: a model's files, or a package and how to install it."""
     if isinstance(error, XmclabError) and isinstance(error.__cause__, ImportError):
         return any(problem.hint for problem in error.problems)  # without: an import that just failed
     return isinstance(error, DataError)
@@ -229,7 +229,7 @@ def _seen(law: Law, subject: Subject, *example: Any) -> str | None:
 
 @contextlib.contextmanager
 def _sealed() -> Iterator[None]:
-    """The same random numbers for every check, which leaves the caller's alone; no warnings of torch."""
+    """Give every check the same random numbers, leave the caller's generator alone, and silence torch's warnings."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         seed(0)
@@ -242,7 +242,7 @@ def seed(number: int) -> None:
 
 
 def shown(value: Any) -> str:
-    """A tensor, array or list for a message: its numbers if they are few, else its shape."""
+    """A tensor, array or list for a message: its numbers if there are few, else its shape."""
     if isinstance(value, Tensor):
         value = value.detach().cpu().double().numpy() if value.is_floating_point() else value.detach().cpu().numpy()
     array = np.asarray(value)
@@ -252,14 +252,14 @@ def shown(value: Any) -> str:
 
 
 def described(value: object) -> str:
-    """A tensor's type and shape for a message; the type of what is none."""
+    """A tensor's dtype and shape for a message; the type of anything else."""
     if isinstance(value, Tensor):
         return f"{value.dtype} of shape {tuple(value.shape)}".removeprefix("torch.")
     return type(value).__name__
 
 
 def numbers(draw: DrawFn, size: int) -> NDArray[np.uint8]:
-    """So many numbers from 0 to 255, in one draw: hypothesis takes its time for each."""
+    """This many numbers from 0 to 255, in one draw, as hypothesis is slow per draw."""
     return np.frombuffer(draw(binary(min_size=size, max_size=size)), dtype=np.uint8)
 
 
@@ -301,7 +301,7 @@ def check_finite(values: Tensor, what: str) -> None:
 def check_gradients(module: nn.Module, value: Callable[[], Tensor]) -> None:
     """Raise `Broken` with the parameters that a value does not depend on.
 
-    They are moved a little before, as what starts at zero may hide others; a bias may have no say, as that of
+    They are nudged first, as those that start at zero may hide others; a bias may have no effect, as that of
     attention's keys.
     """
     wanted = {name: p for name, p in module.named_parameters() if p.requires_grad}
@@ -310,7 +310,7 @@ def check_gradients(module: nn.Module, value: Callable[[], Tensor]) -> None:
             p.add_(torch.randn_like(p), alpha=NUDGE)
     value().backward()
     if unreached := [name for name, p in wanted.items() if p.grad is None]:
-        raise Broken(f"no gradient in {len(unreached)} parameters: {', '.join(unreached[:5])}")
+        raise Broken(f"{len(unreached)} parameters have no gradient: {', '.join(unreached[:5])}")
     weights = {name: p.grad for name, p in wanted.items() if p.grad is not None and not name.endswith("bias")}
     if still := [name for name, grad in weights.items() if not grad.to_dense().any()]:
-        raise Broken(f"a gradient of zeros in {len(still)} parameters: {', '.join(still[:5])}")
+        raise Broken(f"{len(still)} parameters have a gradient of zeros: {', '.join(still[:5])}")

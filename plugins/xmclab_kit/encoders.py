@@ -25,7 +25,7 @@ PAIRS = [" ".join(words) for words in itertools.permutations(WORDS[:4], 2)]
 LONG = " ".join(WORDS * 3)
 TEXTS = ["red", *PAIRS, LONG, "", "unheard-of Wörter 漢字", "red green blue"]
 SIDES: tuple[Side, ...] = get_args(Side)
-NEAR = {"rtol": 1e-4, "atol": 1e-5}  # of float32 numbers that were summed in another order
+NEAR = {"rtol": 1e-4, "atol": 1e-5}  # tolerance for float32 sums in another order
 
 LAWS = structural_laws()
 
@@ -72,13 +72,13 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Cut:
-    """Places in a list of texts of one length, and where the list is cut in two chunks."""
+    """Places in a list of texts of one length, and where the list is split into two chunks."""
 
     places: tuple[int, ...]
     cut: int
 
     def __str__(self) -> str:
-        return f"{len(self.places)} texts of one length, cut behind the first {self.cut}"
+        return f"{len(self.places)} texts of one length, split after the first {self.cut}"
 
 
 chunks_of_texts = st.lists(st.integers(0, len(TEXTS) - 1), min_size=1, max_size=5).map(
@@ -106,8 +106,8 @@ def fits(subject: Subject) -> None:
 
 
 @LAWS.law(
-    says="tokenise() gives the ids of each text, in order, of empty texts and of no texts too",
-    fix="return Ragged(ids, offsets): offsets start at 0, never fall, end at len(ids), and are one more than the texts",
+    says="tokenise() gives the ids of each text, in order; also for empty texts and an empty list",
+    fix="return Ragged(ids, offsets): offsets start at 0, never decrease, end at len(ids); one more than texts",
     needs=["fits"],
 )
 def tokens(subject: Subject) -> None:
@@ -124,7 +124,7 @@ def tokens(subject: Subject) -> None:
 
 @LAWS.law(
     says="forward() gives a vector of `width` finite numbers for every text, on either side",
-    fix="return x_BD of floats; an empty text and one of unknown words have a vector too (clamp the count of a mean)",
+    fix="return x_BD of floats; empty texts and unknown words need a vector too (clamp the count of a mean)",
     examples=chunks_of_texts,
     needs=["tokens"],
 )
@@ -134,7 +134,7 @@ def shape(subject: Subject, chunk: Chunk) -> None:
         expected = (len(chunk.texts), subject.once(fitted).width)
         if tuple(x_BD.shape) != expected or not x_BD.is_floating_point():
             raise Broken(f"{side}: forward() returned {x_BD.dtype} of shape {tuple(x_BD.shape)}, expected {expected}")
-        check_finite(x_BD, f"{side}: the number")
+        check_finite(x_BD, f"{side}: the value")
 
 
 @LAWS.law(
@@ -145,12 +145,12 @@ def shape(subject: Subject, chunk: Chunk) -> None:
 )
 def repeatable(subject: Subject, chunk: Chunk) -> None:
     first = encode(subject, chunk.texts)
-    check_close(encode(subject, chunk.texts), first, "number, the second time")
+    check_close(encode(subject, chunk.texts), first, "value on the second call")
 
 
 @LAWS.law(
-    says="cutting texts of one length into other chunks does not change their vectors",
-    fix="let no text see the others of its chunk: no batch norm, no centring, no softmax over dim=0",
+    says="splitting texts of one length into other chunks does not change their vectors",
+    fix="no text may depend on the others in its chunk: no batch norm, no centring, no softmax over dim=0",
     examples=cuts(),
     needs=["repeatable"],
 )
@@ -160,13 +160,13 @@ def chunking(subject: Subject, example: Cut) -> None:
     apart = torch.cat([encode(subject, chosen[: example.cut]), encode(subject, chosen[example.cut :])])
     together = encode(subject, chosen)
     try:
-        check_close(together, apart, "number in one chunk", **NEAR)
+        check_close(together, apart, "value in one chunk", **NEAR)
     except Broken as broken:
         raise Broken(f"{broken}\ntexts: {[TEXTS[text] for text in chosen]}") from broken
 
 
 @LAWS.law(
-    says="a longer text beside it, and so padding, does not change the vector of a text",
+    says="a longer text in the chunk, and so padding, does not change the vector of a text",
     fix="mask padding in attention and in the mean, and divide by the text's own number of tokens",
     examples=chunks_of_texts,
     needs=["repeatable", "chunking"],
@@ -176,12 +176,12 @@ def padding(subject: Subject, chunk: Chunk) -> None:
         together = encode(subject, chunk.texts, side)
         for row, text in enumerate(chunk.texts):
             alone = encode(subject, [text], side)[0]
-            check_close(together[row], alone, f"{side}: number of {TEXTS[text]!r} beside the others", **NEAR)
+            check_close(together[row], alone, f"{side}: value of {TEXTS[text]!r} next to the others", **NEAR)
 
 
 @LAWS.law(
-    says="the gradient reaches every parameter that wants one, and is not all zeros (but of a bias)",
-    fix="delete parameters that no text passes through, or switch them off with requires_grad_(False); no detach()",
+    says="the gradient reaches every trainable parameter, and is not all zeros (except for a bias)",
+    fix="delete unused parameters, or freeze them with requires_grad_(False); do not detach()",
     needs=["shape"],
 )
 def gradients(subject: Subject) -> None:
@@ -192,20 +192,20 @@ def gradients(subject: Subject) -> None:
         sides = {side: encoder(chunk, side) for side in SIDES}
         for side, x_BD in sides.items():
             if not x_BD.requires_grad:
-                raise Broken(f"{side}: the vectors carry no gradient")
+                raise Broken(f"{side}: the vectors have no gradient")
         return torch.stack([(x_BD * torch.randn_like(x_BD)).sum() for x_BD in sides.values()]).sum()
 
     check_gradients(encoder, value)
 
 
 @LAWS.law(
-    says="save_assets() and the parameters bring back the same encoder: tokens, width and vectors",
-    fix="save_assets() writes all that fit() learned besides parameters, load_assets() creates the same modules",
+    says="save_assets() and the parameters restore the same encoder: tokens, width and vectors",
+    fix="save_assets() writes all that fit() learned except parameters; load_assets() creates the same modules",
     needs=["repeatable"],
 )
 def assets(subject: Subject) -> None:
     encoder = subject.once(fitted)
-    seed(1)  # other first values
+    seed(1)  # different initial values
     again = subject.make()
     with tempfile.TemporaryDirectory() as folder:
         encoder.save_assets(Path(folder))
@@ -213,13 +213,13 @@ def assets(subject: Subject) -> None:
     again.load_state_dict(encoder.state_dict())
     again.eval()
     if again.width != encoder.width:
-        raise Broken(f"width is {again.width}, and was {encoder.width}")
+        raise Broken(f"width is {again.width}, but was {encoder.width}")
     for name, new, old in _differing(again.tokenise(TEXTS), subject.once(tokens_of)):
         raise Broken(f"{name} of the tokens differ: " + named(loaded=new, saved=old))
     for side in SIDES:
         with torch.no_grad():
             x_BD = again(again.collate(again.tokenise(TEXTS)), side)
-        check_close(x_BD, encode(subject, range(len(TEXTS)), side), f"{side}: number after loading")
+        check_close(x_BD, encode(subject, range(len(TEXTS)), side), f"{side}: value after loading")
 
 
 def _differing(one: Ragged, two: Ragged) -> Iterator[tuple[str, object, object]]:
@@ -230,7 +230,7 @@ def _differing(one: Ragged, two: Ragged) -> Iterator[tuple[str, object, object]]
 
 
 @LAWS.law(
-    says="fit_key() and token_key() are terms of JSON; with a token_key, the ids of a text do not depend on the others",
+    says="fit_key() and token_key() are JSON values; with a token_key, the ids of a text do not depend on the others",
     fix="return numbers, strings, lists and dicts of them; tokenise each text by itself, or return None",
     needs=["tokens"],
 )

@@ -16,7 +16,7 @@ from xmclab_kit.core import Broken, Subject, check_close, check_finite, check_gr
 from xmclab_kit.structure import OPTIONS, structural_laws
 
 WIDTH, LABELS, QUERIES = 6, 9, 8
-NEAR = {"rtol": 1e-4, "atol": 1e-5}  # of float32 numbers that were summed in another order
+NEAR = {"rtol": 1e-4, "atol": 1e-5}  # tolerance for float32 sums in another order
 
 LAWS = structural_laws()
 
@@ -91,10 +91,10 @@ def shape(subject: Subject, example: Rows) -> None:
     q_BD, z_PD = queries(subject, example.queries), labels(subject, example.labels)
     for name, x_BD, count in (("queries", q_BD, len(example.queries)), ("labels", z_PD, len(example.labels))):
         if not isinstance(x_BD, Tensor) or x_BD.ndim != 2 or len(x_BD) != count or not x_BD.is_floating_point():
-            raise Broken(f"{name}() returned {described(x_BD)} for {count} of them")
-        check_finite(x_BD, f"{name}(): the number")
+            raise Broken(f"{name}() returned {described(x_BD)} for {count} {name}")
+        check_finite(x_BD, f"{name}(): the value")
     if q_BD.shape[1] != z_PD.shape[1]:
-        raise Broken(f"queries have {q_BD.shape[1]} numbers, labels {z_PD.shape[1]}")
+        raise Broken(f"queries have width {q_BD.shape[1]}, labels {z_PD.shape[1]}")
 
 
 @LAWS.law(
@@ -106,29 +106,29 @@ def shape(subject: Subject, example: Rows) -> None:
 def repeatable(subject: Subject, example: Rows) -> None:
     for name, vectors, chosen in (("queries", queries, example.queries), ("labels", labels, example.labels)):
         first = vectors(subject, chosen)
-        check_close(vectors(subject, chosen), first, f"{name}(): number, the second time")
+        check_close(vectors(subject, chosen), first, f"{name}(): value on the second call")
 
 
 @LAWS.law(
-    says="a query has the vector that it has in a chunk of all queries",
-    fix="let no query see the others of its chunk: no batch norm, no centring, nothing over dim=0",
+    says="a query has the same vector in any chunk",
+    fix="no query may depend on the others in its chunk: no batch norm, no centring, nothing over dim=0",
     examples=rows(),
     needs=["repeatable"],
 )
 def query_chunks(subject: Subject, example: Rows) -> None:
     everyone = queries(subject, list(range(QUERIES)))
-    check_close(queries(subject, example.queries), everyone[example.queries], "number in this chunk", **NEAR)
+    check_close(queries(subject, example.queries), everyone[example.queries], "value in this chunk", **NEAR)
 
 
 @LAWS.law(
-    says="a label has the vector that it has in a pool of all labels: its own row of a table, its own text",
-    fix="look the rows of a table up by labels_P (ids, not places in the pool), and let no label see the others",
+    says="a label has the same vector in any pool: from its own row of a table, or its own text",
+    fix="look up table rows by labels_P (ids, not places in the pool); no label may depend on the others",
     examples=rows(),
     needs=["repeatable"],
 )
 def label_rows(subject: Subject, example: Rows) -> None:
     everyone = labels(subject, list(range(LABELS)))
-    check_close(labels(subject, example.labels), everyone[example.labels], "number in this pool", **NEAR)
+    check_close(labels(subject, example.labels), everyone[example.labels], "value in this pool", **NEAR)
 
 
 @LAWS.law(
@@ -150,8 +150,8 @@ def table(subject: Subject, example: Rows) -> None:
 
 
 @LAWS.law(
-    says="the gradient of scores reaches every parameter that wants one, and is not all zeros (but of a bias)",
-    fix="delete parameters that no score depends on, or switch them off with requires_grad_(False); no detach()",
+    says="the gradient of scores reaches every trainable parameter, and is not all zeros (except for a bias)",
+    fix="delete unused parameters, or freeze them with requires_grad_(False); do not detach()",
     needs=["shape"],
 )
 def gradients(subject: Subject) -> None:
@@ -160,7 +160,7 @@ def gradients(subject: Subject) -> None:
     def value() -> Tensor:
         s_QP = head.queries(x_ND) @ labels_of(head, x_LD, list(range(LABELS))).T
         if not s_QP.requires_grad:
-            raise Broken("the scores carry no gradient")
+            raise Broken("the scores have no gradient")
         return (s_QP * torch.randn_like(s_QP)).sum()
 
     check_gradients(head, value)
@@ -179,27 +179,27 @@ def bound(subject: Subject) -> None:
             s_QP = head.queries(100 * x_ND) @ labels_of(head, 100 * x_LD, list(range(LABELS))).T
         if not float(s_QP.abs().max()) <= head.score_bound * (1 + 1e-4):
             when = "in training" if training else "outside training"
-            raise Broken(f"{when}, a score is {float(s_QP.abs().max()):.4g}, and score_bound {head.score_bound:.4g}")
+            raise Broken(f"{when}, a score is {float(s_QP.abs().max()):.4g}, but score_bound is {head.score_bound:.4g}")
 
 
 @LAWS.law(
-    says="build() and the state dict bring back the same head",
-    fix="keep all that is learned in parameters and buffers, and create in build() the same modules each time",
+    says="build() and the state dict restore the same head",
+    fix="keep everything learned in parameters and buffers, and create the same modules in every build()",
     needs=["repeatable"],
 )
 def state(subject: Subject) -> None:
-    seed(1)  # other first values
+    seed(1)  # different initial values
     again = built(subject)
     again.load_state_dict(subject.once(built).state_dict())
     x_ND, x_LD = subject.once(encoded)
     with torch.no_grad():
-        check_close(again.queries(x_ND), queries(subject, list(range(QUERIES))), "queries(): number after loading")
+        check_close(again.queries(x_ND), queries(subject, list(range(QUERIES))), "queries(): value after loading")
         z_LD = labels_of(again, x_LD, list(range(LABELS)))
-    check_close(z_LD, labels(subject, list(range(LABELS))), "labels(): number after loading")
+    check_close(z_LD, labels(subject, list(range(LABELS))), "labels(): value after loading")
 
 
 @LAWS.law(
-    says="start(), where starts_from_texts is true, takes encoded queries and labels and leaves finite vectors",
+    says="start(), if starts_from_texts is true, takes encoded queries and labels and leaves finite vectors",
     fix="give a label without training queries a row too: normalise with an eps, divide by clamped counts",
     needs=["shape"],
 )
@@ -210,5 +210,5 @@ def start(subject: Subject) -> None:
     positives_NL = sp.csr_array(np.eye(QUERIES, LABELS, dtype=np.float32))  # the last label has no query
     head.start(x_ND, x_LD, positives_NL)
     with torch.no_grad():
-        check_finite(head.queries(x_ND), "queries(): the number")
-        check_finite(labels_of(head, x_LD, list(range(LABELS))), "labels(): the number")
+        check_finite(head.queries(x_ND), "queries(): the value")
+        check_finite(labels_of(head, x_LD, list(range(LABELS))), "labels(): the value")

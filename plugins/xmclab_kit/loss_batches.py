@@ -1,4 +1,4 @@
-"""What the laws of a loss are tried on: small batches of scores and targets, and what a loss makes of them."""
+"""Inputs for the laws of a loss: small batches of scores and targets, and the values a loss gives them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from torch import Tensor
 from xmclab.api import Loss
 from xmclab_kit.core import Broken, named, numbers
 
-SCORE_STEP, CELL_STEP = 0.0613, 0.0173  # scores that are all different, and no round numbers apart
+SCORE_STEP, CELL_STEP = 0.0613, 0.0173  # all scores differ, by amounts that are not round
 HUGE = 1e4
-WIDE = 12  # candidates of an anchor: some losses look at the first few of them only
+WIDE = 12  # candidates of an anchor: some losses look only at the first few
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def moved(draw: st.DrawFn) -> Moved:
 
 @dataclass(frozen=True)
 class Absent:
-    """A batch of which one candidate of an anchor, a negative, is absent."""
+    """A batch in which one negative candidate of an anchor is absent."""
 
     batch: Scored
     row: int
@@ -106,13 +106,13 @@ def counted(loss: Loss, y_QP: Tensor) -> Tensor:
 
 
 def values(loss: Loss, batch: Scored) -> Tensor:
-    """The values that are read, 0 elsewhere; from copies, so that a loss which writes into them does no harm here."""
+    """The values that are read, 0 elsewhere; from copies, in case a loss writes into its inputs."""
     l_QP = loss.terms(batch.s_QP.clone(), batch.y_QP.clone())
     return l_QP.masked_fill(~counted(loss, batch.y_QP), 0)
 
 
 def weights_of(y_QP: Tensor) -> Tensor:
-    """Different weights for all cells, so that no gradient hides behind another."""
+    """Different weights for all cells, so that gradients cannot cancel."""
     return (1 + torch.arange(y_QP.numel(), dtype=y_QP.dtype) / y_QP.numel()).view_as(y_QP)
 
 
@@ -121,7 +121,7 @@ def values_and_gradient(loss: Loss, batch: Scored) -> tuple[Tensor, Tensor]:
     s_QP = batch.s_QP.clone().requires_grad_()
     l_QP = values(loss, replace(batch, s_QP=s_QP))
     if not l_QP.requires_grad:
-        raise Broken("the values carry no gradient: they do not depend on the scores, or were detached from them")
+        raise Broken("the values have no gradient: they do not depend on the scores, or were detached")
     (gradient_QP,) = torch.autograd.grad((weights_of(batch.y_QP).to(l_QP.dtype) * l_QP).sum(), s_QP)
     return l_QP.detach(), gradient_QP
 

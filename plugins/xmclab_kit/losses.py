@@ -33,12 +33,12 @@ from xmclab_kit.memory import PeakMemory
 from xmclab_kit.structure import OPTIONS, structural_laws
 
 SHAPE, REPEATABLE, EDGE_ROWS = "shape", "repeatable", "edge_rows"
-SOUND = (SHAPE, REPEATABLE)  # what comparing two calls takes
-NUDGE = 1e-5  # of a score, in differences
+SOUND = (SHAPE, REPEATABLE)  # needed to compare two calls
+NUDGE = 1e-5  # of a score, for finite differences
 LOW = (torch.bfloat16, torch.float16)
-NEAR = 1e-3  # of low precision to float64
-SIDES = (64, 128)  # of the matrices whose memory is measured
-GROWTH = 5.0  # of memory, where the matrix grows by 4
+NEAR = 1e-3  # tolerance of low precision against float64
+SIDES = (64, 128)  # of the matrices whose memory use is measured
+GROWTH = 5.0  # most growth of memory when the matrix grows 4 times
 STEPS, RATE = 30, 0.02
 
 LAWS = structural_laws()
@@ -51,7 +51,7 @@ LAWS = structural_laws()
 )
 def family(subject: Subject) -> None:
     if not issubclass(subject.cls, MultiClassLoss | BinaryLoss):
-        raise Broken(f"{subject.cls.__name__} is a Loss, and neither of the two")
+        raise Broken(f"{subject.cls.__name__} is a Loss, but neither of the two")
 
 
 @LAWS.law(
@@ -90,7 +90,7 @@ def repeatable(subject: Subject, batch: Scored) -> None:
 
 
 @LAWS.law(
-    says="scores and targets are left as they were",
+    says="scores and targets are not modified",
     fix="use operations without a trailing underscore, or clone() first: the other terms of the objective share s_QP",
     examples=scored(),
     needs=[SHAPE],
@@ -104,7 +104,7 @@ def unchanged(subject: Subject, batch: Scored) -> None:
 
 
 @LAWS.law(
-    says="the gradient is that of the values, by differences in float64",
+    says="the gradient matches finite differences of the values in float64",
     fix="look for detach(), no_grad(), .data, rounding, or an autograd.Function with a wrong backward",
     examples=scored(),
     needs=SOUND,
@@ -125,7 +125,7 @@ def gradient(subject: Subject, batch: Scored) -> None:
 
 @LAWS.law(
     says="rows with no, one or only positives, and a single candidate, give finite values and gradients",
-    fix="think of the row without negatives (a log-sum-exp of -inf, a mean over none): clamp counts, mask before log",
+    fix="check rows without negatives (a log-sum-exp of -inf, a mean over none): clamp counts, mask before log",
     examples=scored(mixed=False),
     needs=SOUND,
 )
@@ -141,7 +141,7 @@ def _check_finite(loss: Loss, batch: Scored) -> None:
 
 @LAWS.law(
     says="scores of ±1e4 in float32 give finite values and gradients",
-    fix="use logsumexp, logsigmoid and softplus in place of exp and log; mask with -inf, not with a large number",
+    fix="use logsumexp, logsigmoid and softplus instead of exp and log; mask with -inf, not with a large number",
     examples=huge(),
     needs=SOUND,
 )
@@ -150,7 +150,7 @@ def extreme(subject: Subject, batch: Scored) -> None:
 
 
 @LAWS.law(
-    says="in float32, and under autocast to bfloat16 and float16, values and gradients are near those in float64",
+    says="in float32, and under autocast to bfloat16 and float16, values and gradients are close to those in float64",
     fix="sum and log in the type of s_QP; a matrix product takes autocast's type, so use sum() or turn autocast off",
     examples=scored(),
     needs=SOUND,
@@ -175,12 +175,12 @@ def precision(subject: Subject, batch: Scored) -> None:
 )
 def order(subject: Subject, example: Moved) -> None:
     l_QP = values(subject.part, example.batch)[example.rows][:, example.columns]
-    check_close(values(subject.part, example.batch.take(example.rows, example.columns)), l_QP, "value after moving")
+    check_close(values(subject.part, example.batch.take(example.rows, example.columns)), l_QP, "value after reordering")
 
 
 @LAWS.law(
-    says="the value of a pair depends on its own row alone; of a binary loss, on its own cell alone",
-    fix="reduce over dim=1 only, with keepdim=True; a binary loss reduces over nothing",
+    says="the value of a pair depends only on its own row (binary loss: only on its own cell)",
+    fix="reduce over dim=1 only, with keepdim=True; a binary loss does not reduce",
     examples=scored(),
     needs=SOUND,
 )
@@ -196,8 +196,8 @@ def alone(subject: Subject, batch: Scored) -> None:
 
 
 @LAWS.law(
-    says="labels as anchors: transposed scores, which are not contiguous, give the values of their copy",
-    fix="use reshape() in place of view(), and no strides: label to query is the same loss on s_QP.T",
+    says="labels as anchors: transposed scores, which are not contiguous, give the same values as a copy",
+    fix="use reshape() instead of view(), and do not rely on strides: label to query is the same loss on s_QP.T",
     examples=scored(mixed=False),
     needs=[*SOUND, EDGE_ROWS],
 )
@@ -209,8 +209,8 @@ def transposed(subject: Subject, batch: Scored) -> None:
 
 
 @LAWS.law(
-    says="a candidate with score -inf is as good as removed (multi-class: a binary loss gets none)",
-    fix="leave s_QP.isneginf() out of counts and means; do not multiply a mask with the scores (0 * -inf is NaN); fill "
+    says="a candidate with score -inf counts as removed (multi-class only: a binary loss gets none)",
+    fix="exclude s_QP.isneginf() from counts and means; do not multiply scores by a mask (0 * -inf is NaN); fill "
     "-inf with 0 before square, log or exp: cells that are not read need finite gradients too",
     examples=absent_negative(),
     needs=[*SOUND, EDGE_ROWS, "order"],
@@ -230,7 +230,7 @@ def absent(subject: Subject, example: Absent) -> None:
 
 
 @LAWS.law(
-    says="value_and_grad or of_negatives (and of_pairs), where given, agree with terms() and its gradient",
+    says="value_and_grad or of_negatives (and of_pairs), if given, agree with terms() and its gradient",
     fix="derive them again from terms(); delete them if in doubt: autograd through terms() is correct, only slower",
     examples=scored(mixed=False),
     needs=[*SOUND, "gradient", EDGE_ROWS],
@@ -263,7 +263,7 @@ def _check_pairs(loss: MultiClassLoss, batch: Scored) -> None:
 
 def _check_negatives(loss: BinaryLoss, batch: Scored) -> None:
     expected, expected_QP = values_and_gradient_of_row(loss, Scored(batch.s_QP, torch.zeros_like(batch.y_QP)))
-    # A first column of absent candidates, which add nothing.
+    # Prepend a column of absent candidates, which add nothing.
     s_QP = torch.cat([batch.s_QP.new_full((len(batch.s_QP), 1), -math.inf), batch.s_QP], dim=1)
     forms = (("of_negatives", sum_of_negatives, s_QP), ("of_negative_odds", sum_of_negative_odds, s_QP.exp()))
     for name, form, scores in forms:
@@ -286,7 +286,7 @@ def _check_negatives(loss: BinaryLoss, batch: Scored) -> None:
 
 @LAWS.law(
     says="memory grows with the score matrix: 4 times for twice the anchors and twice the candidates, not 8",
-    fix="no tensor of three dimensions: write sums over negatives as logsumexp, amax or sum over dim=1 of s_QP",
+    fix="avoid three-dimensional tensors: write sums over negatives as logsumexp, amax or sum over dim=1 of s_QP",
     needs=SOUND,
 )
 def memory(subject: Subject) -> None:
@@ -303,19 +303,19 @@ def memory(subject: Subject) -> None:
 
 
 @LAWS.law(
-    says="terms() leaves the temperature alone: the scores come divided by it",
+    says="terms() ignores the temperature: the scores are already divided by it",
     fix="do not use self.temperature in terms(): the objective divides the scores by it",
     examples=scored(),
     needs=SOUND,
 )
 def temperature(subject: Subject, batch: Scored) -> None:
     cold, warm = (values(subject.make(temperature=value), batch) for value in (0.5, 2.0))
-    check_close(warm, cold, "value at temperature 2, where the same scores give at 0.5")
+    check_close(warm, cold, "value at temperature 2, compared with 0.5 on the same scores")
 
 
 @LAWS.law(
-    says="it can be named in an expression with a weight, which multiplies it",
-    fix="name it with letters, digits and underscores, and call no option 'weight': the term has one already",
+    says="it can be used in an expression with a weight, which multiplies it",
+    fix="name it with letters, digits and underscores, and do not call an option 'weight': the term already has one",
     examples=scored(mixed=False),
     needs=[*SOUND, EDGE_ROWS, "transposed"],
 )
@@ -332,7 +332,7 @@ def expression(subject: Subject, batch: Scored) -> None:
 
 
 def value_of(objective: Objective, s_QP: Tensor, y_QP: Tensor) -> Tensor:
-    """The objective of labels every other positive of which is missing, for losses that want to know."""
+    """An objective in which every other positive of a label is missing, for losses that use propensities."""
     return objective(s_QP, y_QP, inverse_propensity_P=s_QP.new_full(s_QP.shape[1:], 2.0))
 
 
@@ -343,7 +343,7 @@ def _objective(subject: Subject, term: TermSpec) -> Objective:
 
 
 @LAWS.law(
-    says="30 steps of training stay finite, lower it, and let positives gain on negatives",
+    says="30 training steps stay finite, lower the loss, and let positives gain on negatives",
     fix="check the sign (a loss falls as a positive's score rises) and that the gradient does not vanish",
     needs=[*SOUND, "gradient", EDGE_ROWS, "transposed", "closed_form"],
 )

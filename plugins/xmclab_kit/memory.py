@@ -1,4 +1,4 @@
-"""How much memory a computation takes."""
+"""Measures the memory of a computation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class PeakMemory(TorchFunctionMode):
-    """Counts the bytes of tensors that calls of torch return and something keeps alive, and the most at once."""
+    """Counts the bytes of tensors that torch calls return and that are still alive, and their peak."""
 
     def __init__(self) -> None:
         super().__init__()

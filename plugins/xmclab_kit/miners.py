@@ -21,7 +21,7 @@ LAWS = structural_laws()
 
 @dataclass(frozen=True)
 class Asked:
-    """A question to a miner: negatives of some queries, and the pairs that are none."""
+    """A question to a miner: negatives of some queries, and the excluded pairs."""
 
     exclude: NDArray[np.bool_]  # [N, L] positives and filter pairs
     rows_Q: NDArray[np.int64]
@@ -87,7 +87,7 @@ def shape(subject: Subject, asked: Asked) -> None:
             raise Broken(f"{when}, sample() returned shape {drawn.shape} for {len(asked.rows_Q)} queries, n={asked.n}")
         if drawn.size and not -1 <= drawn.min() <= drawn.max() < asked.exclude.shape[1]:
             raise Broken(
-                f"{when}, ids reach from {drawn.min()} to {drawn.max()}: there are {asked.exclude.shape[1]} labels"
+                f"{when}, ids range from {drawn.min()} to {drawn.max()}, but there are {asked.exclude.shape[1]} labels"
             )
 
 
@@ -106,8 +106,8 @@ def allowed(subject: Subject, asked: Asked) -> None:
 
 
 @LAWS.law(
-    says="a query gets as many different negatives as it may have: n, unless fewer are allowed (or mined: depth)",
-    fix="draw without replacement, and mine `depth` labels besides the excluded ones, not together with them",
+    says="a query gets as many distinct negatives as it can: n, unless fewer are allowed (or mined: depth)",
+    fix="draw without replacement, and mine `depth` labels not counting the excluded ones",
     examples=questions(),
     needs=["shape", "allowed"],
 )
@@ -121,12 +121,12 @@ def enough(subject: Subject, asked: Asked) -> None:
         wanted = min(asked.n, possible, asked.depth if miner.needs_view else possible)
         found = len(set(labels[labels >= 0].tolist()))
         if found < wanted:
-            raise Broken(f"query {row} got {found} different labels of {wanted} to be had: " + named(drawn=drawn))
+            raise Broken(f"query {row} got {found} distinct labels, but {wanted} are available: " + named(drawn=drawn))
 
 
 @LAWS.law(
-    says="draws are pure in the generator: the same state gives the same labels, of another instance too",
-    fix="draw from the rng that sample() is given (refresh(): from keys.rng), and from no other",
+    says="draws depend only on the generator: the same state gives the same labels, in another instance too",
+    fix="draw only from the rng passed to sample() (in refresh(): from keys.rng)",
     examples=questions(),
     needs=["shape"],
 )
@@ -140,8 +140,8 @@ def pure(subject: Subject, asked: Asked) -> None:
 
 
 @LAWS.law(
-    says="rows, exclusions and the vectors of the view are left as they were",
-    fix="write into no array that is handed in",
+    says="rows, exclusions and the vectors of the view are not modified",
+    fix="do not write into arrays that are passed in",
     examples=questions(),
     needs=["shape"],
 )

@@ -1,4 +1,4 @@
-"""`xmclab new`: a part of one's own that runs as it is, as a single file or as a distribution with its tests."""
+"""`xmclab new`: a working part to start from, as a single file or as a package with tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import typer
 from xmclab.errors import ConfigError, Problem, StorageError, did_you_mean
 
 TEMPLATES = Path(__file__).parent / "templates"
-NAME = re.compile("[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")  # good for a class, a file and a distribution
+NAME = re.compile("[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")  # valid for a class, a file and a package
 OTHER = "choose another name"
 RECIPE = "recipe"
 USES = {  # how a run chooses a new part of each kind
@@ -32,11 +32,11 @@ USES = {  # how a run chooses a new part of each kind
 
 def new(
     kind: Annotated[str, typer.Argument(metavar="KIND", help=", ".join(USES) + ".", show_default=False)],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What a run calls it by.", show_default=False)],
-    file: Annotated[bool, typer.Option("--file", help="A single file, in place of a distribution.")] = False,
-    out: Annotated[str, typer.Option("--out", metavar="DIR", help="The folder to write into.")] = ".",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the part in configs.", show_default=False)],
+    file: Annotated[bool, typer.Option("--file", help="Write a single file instead of a package.")] = False,
+    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Output folder.")] = ".",
 ) -> None:
-    """Write a part of your own that runs as it is: xmclab new loss mine --file"""
+    """Create a working part to start from: xmclab new loss mine --file"""
     if kind not in USES:
         raise ConfigError(Problem("", f"unknown kind of part {kind!r}", did_you_mean(kind, USES)))
     _check_name(name)
@@ -51,7 +51,7 @@ def new(
 
 
 def _words(kind: str, name: str) -> dict[str, str]:
-    """What the templates say, and what is to be said instead."""
+    """The placeholders of the templates, and their values."""
     return {
         "PartName": "".join(word[:1].upper() + word[1:] for word in name.split("_")),
         "part_name": name,
@@ -93,7 +93,7 @@ def _template(file: str) -> str:
 
 
 def _steps(kind: str, name: str, target: str, file: bool) -> list[str]:
-    """The commands to go on with."""
+    """The commands to run next."""
     use = USES[kind].replace("part_name", name)
     if kind == RECIPE:
         use = shlex.quote(f"recipe={target}") if file else use
@@ -109,7 +109,9 @@ def _steps(kind: str, name: str, target: str, file: bool) -> list[str]:
 
 def _check_name(name: str) -> None:
     if not NAME.fullmatch(name):
-        raise ConfigError(Problem(name, "not a valid name", "letters, digits and single underscores, as in my_loss"))
+        raise ConfigError(
+            Problem(name, "not a valid name", "use letters, digits and single underscores, as in my_loss")
+        )
     if keyword.iskeyword(name) or name.lower() == "none":
         raise ConfigError(Problem(name, "is a reserved word", OTHER))
 
@@ -125,13 +127,13 @@ def _check_free(kind: str, name: str, target: str, class_name: str, templates: M
     ]
     module = Path(target).stem.replace("-", "_")
     if os.path.lexists(target):
-        raise ConfigError(Problem(target, "exists already", "nothing was written: choose another name or --out DIR"))
+        raise ConfigError(Problem(target, "already exists", "nothing was written: choose another name or --out DIR"))
     if owners:
         raise ConfigError(Problem(name, f"is the name of the {owners[0]}", OTHER))
     if not target.endswith(".yaml") and importlib.util.find_spec(module):
-        raise ConfigError(Problem(name, f"there is a Python module {module!r} already", OTHER))
+        raise ConfigError(Problem(name, f"a Python module {module!r} already exists", OTHER))
     if any(re.search(rf"\b{class_name}\b", template) for template in templates.values()):
-        raise ConfigError(Problem(name, f"its class would be called {class_name}, as another that it needs", OTHER))
+        raise ConfigError(Problem(name, f"its class would be called {class_name}, like one that it uses", OTHER))
 
 
 def _write(out: str, target: str, files: Mapping[str, str]) -> None:

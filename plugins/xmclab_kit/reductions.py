@@ -1,4 +1,4 @@
-"""The laws of a reduction. One that draws at random is held to them on average over many equal rows."""
+"""The laws of a reduction. A random reduction is checked on average over many equal rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xmclab_kit.structure import OPTIONS, structural_laws
 SHAPE, REPEATABLE = "shape", "repeatable"
 SOUND = (SHAPE, REPEATABLE)
 DRAWS = 2000  # rows that a random reduction is averaged over
-DRAWN_NEAR = 0.08  # of such an average to another: over 5 standard deviations of a draw of 0 or 1
+DRAWN_NEAR = 0.08  # tolerance between such averages: over 5 standard deviations of a draw of 0 or 1
 
 LAWS = structural_laws()
 
@@ -37,7 +37,7 @@ class Targets:
 
 @st.composite
 def targets(draw: st.DrawFn, most_rows: int = 3, most_columns: int = 4) -> Targets:
-    """0 for a negative; a row may have no positive, or nothing else."""
+    """0 for a negative; a row may have no positives, or only positives."""
     rows, columns = draw(st.integers(1, most_rows)), draw(st.integers(1, most_columns))
     quarters = np.array([0, 4, 2, 1])[numbers(draw, rows * columns) % 4]
     return Targets(torch.from_numpy(quarters / 4).view(rows, columns))
@@ -69,7 +69,7 @@ def widened(draw: st.DrawFn) -> Widened:
 
 
 def weights(reduction: Reduction, y_QP: Tensor) -> Tensor:
-    """w_QP from a copy, so that a reduction that writes into it does no harm here."""
+    """w_QP from a copy, in case a reduction writes into its input."""
     return reduction.weights(y_QP.clone())
 
 
@@ -94,7 +94,7 @@ def check_weights(subject: Subject, seen: Tensor, expected: Tensor, what: str) -
 
 @LAWS.law(
     says="`needs` is 'pool' or 'all', `accepts` is 'multiclass' or 'binary'",
-    fix="set the class variables `needs` and `accepts` to one of their values, or leave them out",
+    fix="set the class variables `needs` and `accepts` to one of their values, or omit them",
     needs=[OPTIONS],
 )
 def family(subject: Subject) -> None:
@@ -124,7 +124,7 @@ def shape(subject: Subject, example: Targets) -> None:
 
 
 @LAWS.law(
-    says="the same targets and the same seed of torch give the same weights",
+    says="the same targets and the same torch seed give the same weights",
     fix="draw from torch's global generator (torch.rand, exponential_), which the trainer seeds, and keep no state",
     examples=targets(most_columns=6),
     needs=[SHAPE],
@@ -142,7 +142,7 @@ def repeatable(subject: Subject, example: Targets) -> None:
 
 
 @LAWS.law(
-    says="targets are left as they were",
+    says="targets are not modified",
     fix="use operations without a trailing underscore, or clone() first",
     examples=targets(),
     needs=[SHAPE],
@@ -206,12 +206,12 @@ def sums(subject: Subject, example: Targets) -> None:
     if wanted == "anything":
         return
     if wanted not in declared:
-        raise Broken(f"adds_up_to is {wanted!r}, which is none of {', '.join(declared)}, anything")
+        raise Broken(f"adds_up_to is {wanted!r}, which is not one of {', '.join(declared)}, anything")
     check_close(weights(subject.part, y_QP).sum(dim=1), declared[wanted], f"sum of the row (declared: {wanted})")
 
 
 @LAWS.law(
-    says="the weights of an anchor depend on its own row alone",
+    says="the weights of an anchor depend only on its own row",
     fix="sum over dim=1 with keepdim=True, never over all of y_QP",
     examples=targets(),
     needs=SOUND,
@@ -267,8 +267,8 @@ def cell_weight(subject: Subject, example: Targets) -> None:
 
 
 @LAWS.law(
-    says="it can be named around a loss in an expression, and its value and gradient are finite",
-    fix="name it with letters, digits and underscores; see that normaliser() takes the weights it made",
+    says="it can be applied to a loss in an expression, and value and gradient are finite",
+    fix="name it with letters, digits and underscores; make sure that normaliser() accepts its weights",
     examples=targets(),
     needs=[*SOUND, "allowed"],
 )

@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 LAWS = structural_laws()
-LARGEST = 2  # batches may have so many times batch_size queries: leaves of a tree do
+LARGEST = 2  # times batch_size queries in a batch: leaves of a tree may exceed it
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What a plan is asked for."""
+    """The arguments of a plan."""
 
     rows_N: NDArray[np.int64]
-    queries: int  # in the view, which has those without a label too
+    queries: int  # in the view, including those without a label
     batch_size: int
     epoch: int
     seed: int
@@ -91,7 +91,7 @@ def shape(subject: Subject, asked: Epoch) -> None:
 
 @LAWS.law(
     says="an epoch visits each query once: its batches are a partition of rows_N",
-    fix="drop no remainder, repeat nobody, and plan only rows that are in rows_N",
+    fix="drop no remainder, repeat no query, and plan only rows that are in rows_N",
     examples=epochs(),
     needs=["shape"],
 )
@@ -102,7 +102,7 @@ def partition(subject: Subject, asked: Epoch) -> None:
     if len(lost := np.setdiff1d(asked.rows_N, visited)):
         raise Broken(f"query {lost[0]} is in no batch")
     if len(strangers := np.setdiff1d(visited, asked.rows_N)):
-        raise Broken(f"query {strangers[0]} is planned, and is not in rows_N")
+        raise Broken(f"query {strangers[0]} is planned, but is not in rows_N")
     if (times > 1).any():
         raise Broken(f"query {visited[times > 1][0]} is planned {times.max()} times")
 
@@ -120,8 +120,8 @@ def sizes(subject: Subject, asked: Epoch) -> None:
 
 
 @LAWS.law(
-    says="the number of batches depends on the number of queries alone, not on epoch or view",
-    fix="compute it from len(rows_N) and batch_size: the learning-rate schedule counts on it",
+    says="the number of batches depends only on the number of queries, not on epoch or view",
+    fix="compute it from len(rows_N) and batch_size: the learning-rate schedule relies on it",
     examples=epochs(),
     needs=["shape"],
 )
@@ -130,11 +130,11 @@ def steps(subject: Subject, asked: Epoch) -> None:
     first = len(sampler.plan(asked.rows_N.copy(), asked.targets_NL, 0, None, Keys(asked.seed)))
     now = len(plan(sampler, asked))
     if now != first:
-        raise Broken(f"{now} batches, and {first} in epoch 0 without a view")
+        raise Broken(f"{now} batches, but {first} in epoch 0 without a view")
 
 
 @LAWS.law(
-    says="a plan is pure in (rows_N, epoch, view, seed): asked again, or of another instance, it is the same",
+    says="a plan depends only on (rows_N, epoch, view, seed): a second call or instance gives the same",
     fix="draw from keys.rng('plan', epoch) and nothing else; keep nothing between calls that changes the answer",
     examples=epochs(),
     needs=["shape"],
@@ -150,8 +150,8 @@ def pure(subject: Subject, asked: Epoch) -> None:
 
 
 @LAWS.law(
-    says="rows_N, targets_NL and the vectors of the view are left as they were",
-    fix="use rng.permutation(rows_N), which copies, in place of rng.shuffle; write into no array that is handed in",
+    says="rows_N, targets_NL and the vectors of the view are not modified",
+    fix="use rng.permutation(rows_N), which copies, not rng.shuffle; do not write into arrays that are passed in",
     examples=epochs(),
     needs=["shape"],
 )

@@ -1,4 +1,4 @@
-"""What holds of a part of any kind: it is a class that the registry takes, and its options can be set."""
+"""What holds for a part of any kind: it is a class that the registry accepts, and its options can be set."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def structural_laws() -> Laws:
         if fault := fault_of_class(subject.kind, subject.cls):
             raise Broken(f"{subject.cls.__name__} {fault}")
         if issubclass(subject.cls, nn.Module) and subject.cls.__hash__ is None:
-            raise Broken("it cannot be hashed, as torch needs of a module: @dataclass without eq=False took that away")
+            raise Broken("it is not hashable, as torch requires of a module: use @dataclass(eq=False)")
 
     @laws.law(
-        says="the part is made from its options, and every default is a value that its option takes",
-        fix="give each option a default within its own type and bounds, and let __init__ or __post_init__ accept it",
+        says="the part can be created from its options, and every default is a valid value",
+        fix="give each option a default within its type and bounds, which __init__ and __post_init__ accept",
         needs=[PART],
     )
     def options(subject: Subject) -> None:
@@ -40,7 +40,9 @@ def structural_laws() -> Laws:
             except Exception as error:
                 raise Broken(f"the default of {name!r}: {exception_line(error)}") from error
             if again != option.default:
-                raise Broken(f"the default of {name!r} is {option.default!r}, and comes back as {again!r} from a file")
+                raise Broken(
+                    f"the default of {name!r} is {option.default!r}, but is read back as {again!r} from a file"
+                )
             if not hasattr(given, name):
                 raise Broken(f"the instance has no attribute {name!r}")
 

@@ -1,11 +1,10 @@
-"""Asymmetric loss: focal loss that plays negatives down harder, and drops the easiest.
+"""Asymmetric loss: a focal loss that down-weights negatives harder and drops the easiest.
 
 Formula:  l(i,l) = -(1 - p)^gamma_pos * log(p) for a positive, -m^gamma_neg * log(1 - m) for a negative,
           m = max(p - clip, 0)
 Where:    p = sigmoid(s_il), s_QP scores / temperature; targets between 0 and 1 mix both
-Use when: every query has few positives among very many easy negatives, some of which may be positives that nobody
-          marked: negatives below `clip` cost nothing, and very confident ones are let go. gamma_pos = gamma_neg = clip
-          = 0 is `bce`.
+Use when: every query has few positives among very many easy negatives, some of which may be unmarked positives:
+          negatives below `clip` cost nothing, very confident ones little. gamma_pos = gamma_neg = clip = 0 is `bce`.
 Paper:    Ridnik et al., "Asymmetric Loss For Multi-Label Classification", ICCV 2021.
 """
 
@@ -22,9 +21,9 @@ from xmclab_losses.focal import focused
 
 @dataclass
 class Asymmetric(CurveLoss):
-    gamma_pos: float = option(1.0, "how much less easy positives count; 0: all the same", ge=0)
-    gamma_neg: float = option(4.0, "the same of negatives", ge=0)
-    clip: float = option(0.05, "taken off the probability of a negative", ge=0, lt=1)
+    gamma_pos: float = option(1.0, "how strongly easy positives are down-weighted; 0: not at all", ge=0)
+    gamma_neg: float = option(4.0, "how strongly easy negatives are down-weighted; 0: not at all", ge=0)
+    clip: float = option(0.05, "subtracted from the probability of a negative", ge=0, lt=1)
 
     def positive(self, s_QP: Tensor) -> Curve:
         return mirrored(focused(-s_QP, self.gamma_pos))

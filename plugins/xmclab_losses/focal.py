@@ -2,8 +2,8 @@
 
 Formula:  l(i,l) = -alpha * (1 - p)^gamma * log(p) for a positive, -(1 - alpha) * p^gamma * log(1 - p) for a negative
 Where:    p = sigmoid(s_il), s_QP scores / temperature; targets between 0 and 1 mix both
-Use when: every query has few positives among very many easy negatives, in which hard cells go unheard. Positives and
-          negatives are treated alike; `asl` plays negatives down harder. gamma=0 is weighted `bce`.
+Use when: every query has few positives among very many easy negatives, which drown out the hard cells. Positives and
+          negatives are treated alike; `asl` down-weights negatives harder. gamma=0 is weighted `bce`.
 Paper:    Lin et al., "Focal Loss for Dense Object Detection", ICCV 2017.
 """
 
@@ -32,8 +32,8 @@ def focused(s_QP: Tensor, gamma: float, clip: float = 0.0) -> Curve:
 
 @dataclass
 class Focal(CurveLoss):
-    gamma: float = option(2.0, "how much less easy cells count; 0: all the same", ge=0)
-    alpha: float = option(0.25, "weight of positives; negatives have the rest of 1", ge=0, le=1)
+    gamma: float = option(2.0, "how strongly easy cells are down-weighted; 0: not at all", ge=0)
+    alpha: float = option(0.25, "weight of positives; negatives get 1 - alpha", ge=0, le=1)
 
     def positive(self, s_QP: Tensor) -> Curve:
         value_QP, slope_QP = mirrored(focused(-s_QP, self.gamma))

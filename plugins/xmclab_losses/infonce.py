@@ -21,7 +21,7 @@ from xmclab_losses.ds import DecoupledSoftmax
 
 @dataclass
 class InfoNCE(DecoupledSoftmax):
-    margin: float = option(1.0, "taken off the score of a positive", ge=0)
+    margin: float = option(1.0, "subtracted from the score of a positive", ge=0)
 
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         return super().terms(s_QP - self.margin * (y_QP > 0), y_QP)

@@ -1,4 +1,4 @@
-"""Propensity-weighted BCE: positives weigh as much as the label is likely to be missing.
+"""Propensity-weighted BCE: positives weigh more the likelier their label is to be missing.
 
 Formula:  l(i,l) = t * log(1 + exp(-s_il)) + max(1 - t, 0) * log(1 + exp(s_il)),  t = y_il / p_l
 Where:    s_QP scores / temperature, p_l <= 1 the propensity of label l: the probability that one of its positives was
@@ -30,6 +30,6 @@ class PropensityWeightedBCE(BinaryCrossEntropy):
 
 
 def weighted(s_QP: Tensor, t_QP: Tensor, weight_QP: Tensor) -> Tensor:
-    """The loss of a positive by its weight, and that of a negative by what t leaves of 1."""
+    """The loss of a positive times t, plus that of a negative times max(1 - t, 0)."""
     as_positive_QP = logsigmoid(s_QP.masked_fill(t_QP == 0, 0))  # an absent candidate has s = -inf and t = 0
     return -weight_QP * as_positive_QP - (1 - t_QP).clamp(min=0) * logsigmoid(-s_QP)

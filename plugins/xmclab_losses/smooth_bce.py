@@ -2,8 +2,8 @@
 
 Formula:  l(i,l) = log(1 + exp(s_il)) - t_il * s_il,  t_il = (1 - e) * y_il + e / 2
 Where:    s_QP scores / temperature, y_QP targets in [0, 1], e the smoothing
-Use when: marks are noisy, or scores should stay calibrated: the best score of a pair is finite. Soft targets of your
-          own do not need it: binary losses take any y in [0, 1].
+Use when: labels are noisy, or scores should stay calibrated: the best score of a pair is finite. Your own soft targets
+          do not need it: binary losses take any y in [0, 1].
 Paper:    Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", CVPR 2016.
 """
 
@@ -20,7 +20,7 @@ from xmclab.objectives.curves import Curve, CurveLoss, mirrored
 
 @dataclass
 class SmoothBCE(CurveLoss):
-    smoothing: float = option(0.1, "part of each target that goes half and half to both answers", ge=0, le=1)
+    smoothing: float = option(0.1, "share of each target split evenly between both answers", ge=0, le=1)
 
     def positive(self, s_QP: Tensor) -> Curve:
         return mirrored(self.negative(-s_QP))

@@ -2,8 +2,8 @@
 
 Formula:  l(i,p) = logsumexp_l s_il - (1 - e) * s_ip - e * mean_l s_il
 Where:    s_QP scores / temperature, e the smoothing, l over all candidates of anchor i
-Use when: positives are not certain, or scores should stay calibrated: the best score of a pair is finite. Soft targets
-          of your own do not need it: multi-class reductions weigh positives by y, which makes `supcon` the
+Use when: positives are not certain, or scores should stay calibrated: the best score of a pair is finite. Your own
+          soft targets do not need it: multi-class reductions weigh positives by y, which makes `supcon` the
           cross-entropy with a soft distribution. Under `psl`, this is that with e of it spread evenly over the
           candidates.
 Paper:    Szegedy et al., "Rethinking the Inception Architecture for Computer Vision", CVPR 2016.
@@ -20,7 +20,7 @@ from xmclab.api import MultiClassLoss, option
 
 @dataclass
 class SmoothSoftmax(MultiClassLoss):
-    smoothing: float = option(0.1, "part of each target that is spread over all candidates", ge=0, le=1)
+    smoothing: float = option(0.1, "share of each target spread over all candidates", ge=0, le=1)
 
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         absent_QP = s_QP.isneginf()

@@ -1,9 +1,9 @@
-"""Soft top-k: a positive must be among the k best, and where among them is of no account.
+"""Soft top-k: a positive must be among the k best, in any place.
 
 Formula:  l(i,p) = -log sigmoid(s_ip + t_i),  t_i such that sum_l sigmoid(s_il + t_i) = k
 Where:    s_QP scores / temperature, l over all candidates of anchor i. With at most k candidates the loss is 0.
 Use when: precision among the first k is what counts. The higher k, the less a positive is pushed above others; `supcon`
-          and `ds` strive for the first place.
+          and `ds` aim for the first place.
 Paper:    Gupta et al., "Dual-Encoders for Extreme Multi-Label Classification", ICLR 2024.
 """
 
@@ -19,12 +19,12 @@ from torch.nn.functional import logsigmoid
 
 from xmclab.api import MultiClassLoss, option
 
-NEWTON_STEPS = 6  # four or five reach the last digit of float64, whatever the scores
+NEWTON_STEPS = 6  # four or five reach the last digit of float64 for any scores
 
 
 @dataclass
 class SoftTopK(MultiClassLoss):
-    k: int = option(5, "places among which a positive should be", ge=1)
+    k: int = option(5, "a positive should rank among the first k", ge=1)
 
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         threshold_Q1: Tensor = _Threshold.apply(s_QP, self.k)  # type: ignore[no-untyped-call]
@@ -53,8 +53,8 @@ class _Threshold(torch.autograd.Function):
 def threshold(s_QP: Tensor, k: int) -> Tensor:
     """Newton's method for log sum_{l not among the k best} sigmoid(s_il + t) = log sum_{the k best} sigmoid(-s_il - t).
 
-    Both sides say by how much the sum exceeds k. Their difference is close to a line, and where all sigmoids are close
-    to their exponentials it is one: its root is the start.
+    Both sides measure by how much the sum exceeds k. Their difference is close to a line, and where all sigmoids are
+    close to their exponentials it is one: its root is the start.
     """
     info = torch.finfo(s_QP.dtype)
     best = s_QP.topk(min(k, s_QP.shape[1]), dim=1)

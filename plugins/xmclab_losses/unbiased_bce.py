@@ -1,4 +1,4 @@
-"""Unbiased BCE: stands for the loss on labels of which none are missing.
+"""Unbiased BCE: estimates the loss on complete labels from incomplete ones.
 
 Formula:  l(i,l) = a * log(1 + exp(-s_il)) + b * log(1 + exp(s_il)),  t = y_il / p_l
           a = max(t, 2 t - 1), b = max(1 - t, 0)      (form=exact: a = t, b = 1 - t)
@@ -6,7 +6,7 @@ Where:    s_QP scores / temperature, p_l <= 1 the propensity of label l: the pro
           marked. A negative (t = 0) costs the same as in `bce`.
 Use when: many true pairs are missing, as for rare labels of large collections, and propensity-scored metrics matter.
           Positives weigh 2 / p - 1 (in `pw_bce` 1 / p): the convex stand-in for an estimate of `bce` on complete
-          labels. form=exact is that estimate itself; its mean over what was marked is `bce` on complete labels, but it
+          labels. form=exact is that estimate itself; its mean over what gets marked is `bce` on complete labels, but it
           has no lower bound, and a model that can fit everything follows it to infinity.
 Paper:    Qaraei et al., "Convex Surrogates for Unbiased Loss Functions in Extreme Classification With Missing Labels",
           WWW 2021; the propensities of Jain et al., "Extreme Multi-label Loss Functions for Recommendation, Tagging,

@@ -22,16 +22,16 @@ LOSSES = (
     "TupletMarginLoss",
 )
 
-_CLASSES = "it learns vectors of its own for classes; here these are the head's, and a loss of pairs trains them"
-_ONE_CLASS = "it reads positives from one class of each embedding, and cannot be told pairs"
-_VECTORS = "it looks at the vectors themselves, and a loss sees only their scores"
+_CLASSES = "it learns its own class vectors; here the head has these, and a pair loss trains them"
+_ONE_CLASS = "it reads positives from one class per embedding, and does not take pairs"
+_VECTORS = "it needs the vectors themselves, but a loss sees only their scores"
 
 REFUSED = {
-    "AngularLoss": "it compares labels with each other, and a loss sees only the scores of queries and labels",
+    "AngularLoss": "it compares labels with each other, but a loss sees only query-label scores",
     "ArcFaceLoss": _CLASSES,
     "CosFaceLoss": _CLASSES,
     "CrossBatchMemory": "it keeps the vectors of earlier batches; miner=ann mines negatives from all labels",
-    "DynamicSoftMarginLoss": "it keeps a histogram of earlier steps, and a loss is a function of its scores",
+    "DynamicSoftMarginLoss": "it keeps a histogram of earlier steps, but a loss is a function of its scores",
     "FastAPLoss": _ONE_CLASS,
     "InstanceLoss": _ONE_CLASS,
     "LargeMarginSoftmaxLoss": _CLASSES,
@@ -56,9 +56,9 @@ REFUSED = {
 _BATCH = "the value of a query depends on the others of the batch"
 _TRIPLETS = "it lists all triplets"
 
-# What `xmclab check` finds, and what is in the nature of the loss.
+# Laws of `xmclab check` that a loss breaks by design.
 LAWS_NOT_KEPT = {
-    "CircleLoss": {"gradient": "it holds its weights fixed in the gradient"},
+    "CircleLoss": {"gradient": "it treats its weights as constants in the gradient"},
     "HistogramLoss": {"gradient": "it has a kink at the edge of each bin", "alone": _BATCH},
     "IntraPairVarianceLoss": {"alone": _BATCH},
     "MarginLoss": {"memory": _TRIPLETS},

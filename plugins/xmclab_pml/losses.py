@@ -1,4 +1,4 @@
-"""A part for each loss of pytorch-metric-learning that can be told pairs, made when it is asked for.
+"""A part for each loss of pytorch-metric-learning that takes pairs, made on demand.
 
 Their loss runs on our scores, which take the place of its distances, and returns values of pairs, triplets or anchors;
 these become values of pairs, and the reduction weighs them (their reducers are not used):
@@ -38,13 +38,13 @@ except ModuleNotFoundError as error:
     hint = "pip install 'xmclab[pml]'"
     raise PluginError(Problem("plugin pml", "pytorch-metric-learning is not installed", hint)) from error
 
-Found = Mapping[str, Mapping[str, Any]]  # what a loss of theirs returns: values, their indices and of what they are
+Found = Mapping[str, Mapping[str, Any]]  # what their loss returns: values, their indices and their kind
 
 log = logging.getLogger("xmclab.losses")
 GIB = 2**30
-WORTH_SAYING = 1 / 16  # of the memory limit
+WORTH_SAYING = 1 / 16  # of the memory limit: above this, warn
 BYTES_PER_PAIRING = 48  # of a positive pair with a negative pair
-PAIRINGS_OF_A_CALL = 2**15  # more anchors at a time have more pairings for nothing, fewer have more calls
+PAIRINGS_OF_A_CALL = 2**15  # more anchors at a time waste pairings, fewer take more calls
 
 
 @dataclass
@@ -52,11 +52,11 @@ class Bridge(Loss):
     """A loss of theirs on scores."""
 
     theirs: ClassVar[type]
-    angles: ClassVar[bool] = False  # whether scores are cosines to it, and nothing else will do
+    angles: ClassVar[bool] = False  # whether it requires scores to be cosines
 
     temperature: float = option(1.0, "divides the scores; 1 leaves the head's cosines as they are", gt=0)
-    miner: str | None = option(None, "chooses among the pairs of the batch: 'MultiSimilarityMiner(epsilon=0.2)'")
-    memory_limit: float = option(2.0, "GiB of triplets and the like; above, it refuses", gt=0)
+    miner: str | None = option(None, "selects pairs of the batch, such as 'MultiSimilarityMiner(epsilon=0.2)'")
+    memory_limit: float = option(2.0, "GiB that triplets and the like may take; more is refused", gt=0)
 
     def __post_init__(self) -> None:
         self._theirs = make_theirs(self.theirs, self, Angle() if self.angles else None)
@@ -69,7 +69,7 @@ class Bridge(Loss):
             if isinstance(self._miner, TripletMarginMiner):
                 self._announce(table.mining_bytes, f"its miner lists {table.num_triplets:,} triplets")
             table = table.mine(self._miner, self.temperature)
-        # A graph even where there is nothing to sum up.
+        # Keeps the graph even if there is nothing to sum.
         return self.values(table, y_QP) + 0 * table.s_QP
 
     def values(self, table: Table, y_QP: Tensor) -> Tensor:
@@ -98,15 +98,15 @@ class Bridge(Loss):
         return found
 
     def _announce(self, needed: int, what: str) -> None:
-        """Say how much memory will be needed if that is much, and refuse what is too much."""
+        """Warn if much memory will be needed, and refuse if it is too much."""
         message = f"{what}: {needed / GIB:.2g} GiB"
         where = f"loss pml.{self.theirs.__name__}"
         if needed > self.memory_limit * GIB:
-            hint = "lower sampler.batch_size or pool.cap, mine fewer by miner=, or raise memory_limit"
+            hint = "lower sampler.batch_size or pool.cap, mine fewer with miner=, or raise memory_limit"
             if "triplets_per_anchor" in parameters(self.theirs):
-                hint = f"draw some by triplets_per_anchor=, {hint}"
+                hint = f"draw some with triplets_per_anchor=, {hint}"
             raise MemoryLimitError(
-                Problem(where, f"{message}, above its memory_limit of {self.memory_limit:g} GiB", hint)
+                Problem(where, f"{message} exceeds its memory_limit of {self.memory_limit:g} GiB", hint)
             )
         if needed > WORTH_SAYING * self.memory_limit * GIB and not self._warned:
             log.warning("%s: %s", where, message)
@@ -143,7 +143,7 @@ class OfCells(Bridge, BinaryLoss):
 
 @dataclass
 class OfPairings(Bridge, MultiClassLoss):
-    """A loss that sets each positive pair beside each negative pair: a few anchors at a time, for they do not meet."""
+    """A loss that compares each positive pair with each negative pair, a few anchors at a time."""
 
     def ask(self, table: Table) -> Found:
         a1, p, a2, n = table.pairs
@@ -156,7 +156,7 @@ class OfPairings(Bridge, MultiClassLoss):
         positives, negatives = (_in_blocks(count_Q, size) for count_Q in counts)
         pairings = sum(map(operator.mul, positives, negatives))
         self._announce(BYTES_PER_PAIRING * pairings, f"{pairings:,} pairings of a positive and a negative")
-        # Split at once: a slice of its own for each block would have a gradient of the whole matrix each.
+        # Split once: a slice per block would each have a gradient of the size of the whole matrix.
         blocks = zip(
             range(0, anchors, size),
             table.s_QP.split(size),
@@ -219,7 +219,7 @@ class OfTriplets(Bridge, MultiClassLoss):
 class OfHistograms(Bridge, MultiClassLoss):
     """A loss of the distributions of positive and negative scores: the chance that a negative is above a positive.
 
-    Their densities are put together here, as they would find the pairs in a list of all triplets.
+    Their densities are put together here, as the library would find the pairs in a list of all triplets.
     """
 
     angles = True
@@ -288,7 +288,7 @@ def __getattr__(name: str) -> type[Bridge]:
     theirs, bridge = getattr(losses, name), BRIDGES.get(name, OfAnchors)
     fields = option_fields(theirs, [] if bridge.angles else allowed_distances(theirs))
     if own := parameters(theirs).get("temperature"):
-        fields.append(("temperature", float, option(own.default, "divides the scores, whatever the head's", gt=0)))
+        fields.append(("temperature", float, option(own.default, "divides the scores, regardless of the head's", gt=0)))
     namespace = {"theirs": theirs, "__module__": __name__, "__doc__": f"{name} of pytorch-metric-learning."}
     namespace["laws_not_kept"] = LAWS_NOT_KEPT.get(name, {})
     return make_dataclass(name, fields, bases=(bridge,), namespace=namespace)

@@ -20,14 +20,14 @@ UNIT = 1 - 1e-6  # cosines are kept inside, where an angle and a distance have a
 
 
 class Cosine(CosineSimilarity):  # type: ignore[misc]
-    """Takes the scores for what they are: they stand where embeddings would, and come back as a matrix of their own."""
+    """Passes scores through: they take the place of embeddings and come back as the matrix."""
 
     def forward(self, s_QP: Tensor, _: object = None) -> Tensor:
         return s_QP.clone()
 
 
 class Angle(CosineSimilarity):  # type: ignore[misc]
-    """Scores as cosines of angles: beyond 1 there is none."""
+    """Scores as cosines of angles, clamped to [-1, 1]."""
 
     def forward(self, s_QP: Tensor, _: object = None) -> Tensor:
         return s_QP.clamp(-UNIT, UNIT)
@@ -47,11 +47,11 @@ DISTANCES: dict[str, BaseDistance] = {
     "squared_euclidean": Euclidean(power=2),
 }
 
-# What signatures without annotations do not tell, or what a score matrix cannot serve.
+# What signatures lack annotations for, or a score matrix cannot serve.
 NO_LABEL_PAIRS = "only False: True needs scores between labels, which a loss does not see"
-NO_PARAMETERS = "a loss here has no parameters of its own to learn"
+NO_PARAMETERS = "a loss here has no parameters to learn"
 TYPES: dict[str, tuple[Any, str]] = {
-    "triplets_per_anchor": (int | Literal["all"], "all, or so many drawn at every step"),
+    "triplets_per_anchor": (int | Literal["all"], "all, or how many to draw at every step"),
     "type_of_triplets": (Literal["all", "hard", "semihard", "easy"], ""),
     "pos_strategy": (Literal["easy", "semihard", "hard", "all"], ""),
     "neg_strategy": (Literal["easy", "semihard", "hard", "all"], ""),
@@ -67,7 +67,7 @@ TYPES: dict[str, tuple[Any, str]] = {
 
 
 def parameters(theirs: type) -> dict[str, inspect.Parameter]:
-    """The arguments of a class of theirs, those of its bases left out."""
+    """The arguments of a class of theirs, without those of its bases."""
     found = inspect.signature(theirs).parameters
     return {name: parameter for name, parameter in found.items() if parameter.kind is not parameter.VAR_KEYWORD}
 
@@ -76,7 +76,7 @@ def option_fields(theirs: type, distances: list[str]) -> list[Field]:
     """A typed option for each argument of a class of theirs, and one for its distance where there is a choice."""
     fields = [_field(name, parameter) for name, parameter in parameters(theirs).items() if name != "temperature"]
     if len(distances) > 1:
-        text = "of the scores: euclidean is that of unit vectors with this inner product"
+        text = "how scores become distances; euclidean: that of unit vectors with this inner product"
         fields.append(("distance", Literal[tuple(distances)], option(default_distance(theirs), text)))
     return fields
 
@@ -92,7 +92,7 @@ def _field(name: str, parameter: inspect.Parameter) -> Field:
 
 
 def default_distance(theirs: type) -> str:
-    """The name of the distance that a class of theirs takes by itself."""
+    """The name of the default distance of a class of theirs."""
     distance = theirs().distance
     if distance.is_inverted:
         return "cosine"
@@ -115,10 +115,10 @@ def _accepts(theirs: type, distance: BaseDistance) -> bool:
 
 
 def make_theirs(theirs: type, part: object, distance: BaseDistance | None = None) -> Any:
-    """Their object from the options of a part; what they object to is a ValueError."""
+    """Their object from the options of a part; what they reject is a ValueError."""
     options = {name: getattr(part, name) for name in parameters(theirs) if name != "temperature"}
     if "temperature" in parameters(theirs):
-        options["temperature"] = 1.0  # the scores come divided already
+        options["temperature"] = 1.0  # the scores are already divided
     distance = distance or DISTANCES[getattr(part, "distance", default_distance(theirs))]
     try:
         return theirs(**options, distance=distance)
@@ -131,7 +131,7 @@ def make_miner(text: str, known: dict[str, type]) -> Any:
     try:
         spec, *more = parse_expression(text)
         if more or spec.weight != 1 or spec.reduction:
-            raise ValueError(f"{text!r} is more than one miner")
+            raise ValueError(f"{text!r} is not a single miner")
         if spec.name not in known:
             raise ValueError(f"unknown miner {spec.name!r}: {did_you_mean(spec.name, known)}")
         theirs = known[spec.name]

@@ -32,7 +32,7 @@ LARGEST_CUBE = torch.iinfo(torch.int32).max  # up to here they list triplets fro
 
 @dataclass(frozen=True)
 class Table:
-    """Scores with what is known of them. Absent candidates have score 0 and are neither positive nor negative."""
+    """Scores with what is known about them. Absent candidates have score 0 and are neither positive nor negative."""
 
     s_QP: Tensor
     positive_QP: Tensor
@@ -77,7 +77,7 @@ class Table:
         return a1[pair_T], p[pair_T], n[start_E[pair_T] + torch.arange(len(pair_T), device=n.device)]
 
     def drawn_triplets(self, per_anchor: int) -> Triplets:
-        """So many triplets of each anchor, drawn with replacement from torch's global generator."""
+        """This many triplets of each anchor, drawn with replacement from torch's global generator."""
         rows = (self.positive_QP.any(dim=1) & self.negative_QP.any(dim=1)).nonzero().squeeze(1)
         if not len(rows):
             return rows, rows, rows
@@ -92,7 +92,7 @@ class Table:
         return ones_Q, _SeenByAnchor(self.positive_QP)
 
     def mine(self, miner: Any, temperature: float) -> Table:
-        """What a miner of theirs chooses by the undivided scores; pairs with absent candidates are taken out again."""
+        """What a miner of theirs chooses by the undivided scores; pairs with absent candidates are removed."""
         lowest_QP = (self.s_QP.detach() * temperature).masked_fill(~(self.positive_QP | self.negative_QP), -1)
         with torch.no_grad():
             chosen = miner.mine(lowest_QP, self.labels[0], None, self.labels[1])

@@ -13,15 +13,15 @@ from xmclab.api import Tracker, option
 from xmclab_trackers.records import installed, leaves, numbers
 
 MLFLOW_METRICS = 500  # collected before they are sent; a request may have 1000
-MLFLOW_PARAMETERS = 100  # that a request may have
+MLFLOW_PARAMETERS = 100  # most that a request may have
 
 
 @dataclass
 class MlFlow(Tracker):
     """The config and the numbers of all records as a run of MLflow."""
 
-    uri: str = option("", "of MLflow's server or store; empty: MLFLOW_TRACKING_URI, or MLflow's own choice")
-    experiment: str = option("xmclab", "that the run belongs to; made if there is none of this name")
+    uri: str = option("", "URI of the MLflow server or store; empty: MLFLOW_TRACKING_URI, or MLflow's default")
+    experiment: str = option("xmclab", "name of the experiment; created if it does not exist")
 
     def __post_init__(self) -> None:
         self._module = installed("mlflow", "mlflow")
@@ -54,5 +54,5 @@ class MlFlow(Tracker):
 
 
 def _mlflow_name(name: str) -> str:
-    """MLflow takes no `@` and no `+` in a name."""
+    """MLflow accepts neither `@` nor `+` in a name."""
     return re.sub(r"[^\w\-. :/]", "_", name.replace("@", "_at_"))

@@ -1,4 +1,4 @@
-"""Records as named numbers, and packages that not every installation has."""
+"""Records as named numbers, and imports of optional packages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def leaves(tree: Mapping[str, Any], separator: str = ".") -> Iterator[tuple[str,
 
 
 def installed(module: str, extra: str) -> Any:
-    """A module that not every installation has, or an error with the line that installs it."""
+    """An optional module, or an error with the command that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

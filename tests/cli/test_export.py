@@ -60,7 +60,7 @@ def test_a_flipped_byte_of_the_index_is_said_and_harmless(call: Call, exported: 
     assert [label["name"] for line in out.splitlines() for label in json.loads(line)["labels"]] == [
         label["name"] for line in before.splitlines() for label in json.loads(line)["labels"]
     ]
-    assert "index.faiss: changed: its sha256 is not that of index.json" in err
+    assert "index.faiss: changed: its sha256 does not match index.json" in err
 
 
 def test_damaged_vectors_exit_7(call: Call, exported: Path) -> None:

@@ -105,7 +105,7 @@ def test_two_readers_that_know_the_files_are_a_question(call: Any, folder: Path)
     keys = [f"plugin={folder / 'words.py'}", f"plugin={folder / 'rival.py'}"]
     code, _, err = call("data", "check", folder, *keys)
     assert code == 2
-    assert "several readers know these files: rival, words (choose: reader=rival or reader=words)" in err
+    assert "several readers recognise these files: rival, words (choose reader=rival or reader=words)" in err
     assert call("data", "check", folder, *keys, "reader=rival")[0] == 0
 
 

@@ -165,27 +165,27 @@ MISTAKES = {
     "other shape": (
         ["--pred", "train.npz", "--truth", "truth.npz", "--train", "train.npz"],
         3,
-        "train.npz: has 200 rows, truth.npz has 60",
+        "train.npz: has 200 rows, but truth.npz has 60",
     ),
     "other labels": (
         ["--pred", "scores.npz", "--truth", "truth.npz", "--train", "few.txt"],
         3,
-        "few.txt: has 3 labels, truth.npz has 40",
+        "few.txt: has 3 labels, but truth.npz has 40",
     ),
     "other filter": (
         ["--pred", "scores.npz", "--truth", "truth.npz", "--train", "train.npz", "--filter", "train.npz"],
         3,
-        "train.npz: has 200 rows, truth.npz has 60",
+        "train.npz: has 200 rows, but truth.npz has 60",
     ),
     "array of other queries": (
         ["--pred", "top.npy", "--truth", "truth.npz", "--train", "train.npz"],
         3,
-        "top.npy: has 2 rows, truth.npz has 60",
+        "top.npy: has 2 rows, but truth.npz has 60",
     ),
     "predictions for other data": (
         ["--pred", "few.txt", "--data", "tiny"],
         3,
-        "has 1 rows, the test set of tiny has 399",
+        "has 1 rows, but the test set of tiny has 399",
     ),
     "bad line": (
         ["--pred", "bad.txt", "--truth", "truth.npz", "--train", "train.npz"],

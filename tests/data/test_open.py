@@ -62,20 +62,20 @@ def test_a_name_goes_before_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "tiny").mkdir()
     monkeypatch.chdir(tmp_path)
     assert open_dataset("tiny", "title", default_registry()).num_labels == 922
-    with pytest.raises(DataError, match="no reader knows"):
+    with pytest.raises(DataError, match="no reader recognises"):
         open_dataset("./tiny", "title", default_registry())
 
 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("debain", r"data=debain: no data set of this name, and no such folder or file \(did you mean 'debian'\?\)"),
-        ("qqqq", r"no data set of this name, and no such folder or file \(known: debian, tiny\)"),
+        ("debain", r"data=debain: no data set, folder or file of this name \(did you mean 'debian'\?\)"),
+        ("qqqq", r"no data set, folder or file of this name \(known: debian, tiny\)"),
         (
             "./debian/nothing",
             r"data=\./debian/nothing: no such folder or file \(data sets known by name: debian, tiny\)",
         ),
-        ("", "no such folder"),
+        ("", "no data set, folder or file of this name"),
         (__file__, r"not a table file \(\.csv, \.tsv, \.jsonl, \.parquet\)"),
     ],
 )
@@ -86,10 +86,10 @@ def test_sources_that_do_not_exist(source: str, message: str) -> None:
 
 
 def test_a_folder_that_no_reader_knows(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no reader knows the files of this folder") as caught:
+    with pytest.raises(DataError, match="no reader recognises the files in this folder") as caught:
         open_dataset(str(tmp_path), "title", default_registry())
     first, *readers = str(caught.value).splitlines()
-    assert first == f"{tmp_path}: no reader knows the files of this folder"
+    assert first == f"{tmp_path}: no reader recognises the files in this folder"
     assert len(readers) == len(default_registry().names("reader"))
     assert any(line.startswith("reader lf_json: Label-feature sets: `trn.json.gz`, `tst.json.gz`") for line in readers)
 
@@ -143,10 +143,10 @@ def texts_and_json(folder: Path) -> Path:
 
 def test_several_readers_are_a_question(tmp_path: Path) -> None:
     overrides = [f"data={texts_and_json(tmp_path)}"]
-    with pytest.raises(ConfigError, match=r"several readers know these files: lf_json, raw_text") as caught:
+    with pytest.raises(ConfigError, match=r"several readers recognise these files: lf_json, raw_text") as caught:
         open_data(resolve(overrides, default_registry()))
     assert caught.value.exit_code == 2
-    assert "(choose: reader=lf_json or reader=raw_text)" in str(caught.value)
+    assert "(choose reader=lf_json or reader=raw_text)" in str(caught.value)
     assert open_data(resolve([*overrides, "reader=lf_json"], default_registry())).num_labels == 922
 
 
@@ -171,7 +171,7 @@ def test_a_chosen_reader_that_does_not_know_the_files_says_so(tmp_path: Path) ->
         open_data(resolve(["data=tiny", "reader=table"], default_registry()))
     assert "no table of training queries" in str(caught.value)
     hint = "reader=auto picks the reader that does"
-    assert str(caught.value.problems[-1]) == f"reader=table: does not know these files ({hint})"
+    assert str(caught.value.problems[-1]) == f"reader=table: does not recognise these files ({hint})"
 
 
 @pytest.mark.parametrize("names", [["trn_X_Xf.txt", "trn_X_Y.txt"], ["X.trn.npz", "Y.trn.npz"], ["train.txt"]])

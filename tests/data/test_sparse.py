@@ -42,18 +42,21 @@ def test_many_lines_are_read_by_the_block(tmp_path: Path, monkeypatch: pytest.Mo
 
 TEXTS = {
     "no header": ("0:1 1:1\n", ["m.txt:1: not a header"]),
-    "features": ("3 10 4\n", ["three numbers head a file of features"]),
+    "features": ("3 10 4\n", ["a header of three numbers belongs to a feature file"]),
     "empty": ("", ["m.txt:1: not a header"]),
-    "too few rows": ("3 4\n0:1\n\n", ["m.txt: the header says 3 rows, there are 2"]),
-    "too many rows": ("1 4\n0:1\n\n", ["m.txt: the header says 1 rows, there are 2"]),
+    "too few rows": ("3 4\n0:1\n\n", ["m.txt: the header says 3 rows, but there are 2"]),
+    "too many rows": ("1 4\n0:1\n\n", ["m.txt: the header says 1 rows, but there are 2"]),
     "out of range": (
         "2 4\n0:1 4:1\n-1:2\n",
         ["m.txt:2: label index 4 is out of range: the header says 4 labels", "m.txt:3: label index -1 is out"],
     ),
-    "no pair": ("3 4\n0:1\n2\n1:x\n", ["m.txt:3: not `label:value`: '2'", "m.txt:4: label 1 has no number: '1:x'"]),
+    "no pair": (
+        "3 4\n0:1\n2\n1:x\n",
+        ["m.txt:3: not `label:value`: '2'", "m.txt:4: the value of label 1 is not a number: '1:x'"],
+    ),
     "three in one": ("2 40\n1:23:4\n1:2:3 4\n", ["m.txt:2: not `label:value`", "m.txt:3: not `label:value`"]),
     "underscores": ("2 40\n1_0:2\n1:2_0\n", ["m.txt:2: not `label:value`", "m.txt:3: not `label:value`"]),
-    "no number": ("1 4\n0:nan\n", ["m.txt:2: label 0 has no number"]),
+    "no number": ("1 4\n0:nan\n", ["m.txt:2: the value of label 0 is not a number"]),
 }
 
 
@@ -72,7 +75,7 @@ def test_indices_outside_a_sparse_matrix_are_refused(tmp_path: Path) -> None:
     matrix = sp.csr_array((np.ones(1), np.array([0]), np.array([0, 1])), shape=(1, 2))
     matrix.indices[0] = 7
     sp.save_npz(tmp_path / "m.npz", matrix)
-    with pytest.raises(DataError, match="no sparse matrix"):
+    with pytest.raises(DataError, match="not a scipy sparse matrix"):
         read_matrix(tmp_path / "m.npz")
 
 
@@ -121,14 +124,14 @@ def test_two_labels_between_tabs_are_no_header(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("4:1", "label index 4 is out of range: Y.txt has 4 labels, from 0"),
+        ("4:1", "label index 4 is out of range: Y.txt has 4 labels, counted from 0"),
         ("-1", "label index -1 is out of range"),
-        ("1:0", "relevance '0' is not a positive number"),
-        ("1:-2", "relevance '-2' is not a positive number"),
-        ("1:1e-60", "relevance '1e-60' is not a positive number"),
-        ("1:1e60", "relevance '1e60' is not a positive number"),
-        ("1:inf", "relevance 'inf' is not a positive number"),
-        ("1:x", "relevance 'x' is not a positive number"),
+        ("1:0", "relevance '0' is not a positive float32 number"),
+        ("1:-2", "relevance '-2' is not a positive float32 number"),
+        ("1:1e-60", "relevance '1e-60' is not a positive float32 number"),
+        ("1:1e60", "relevance '1e60' is not a positive float32 number"),
+        ("1:inf", "relevance 'inf' is not a positive float32 number"),
+        ("1:x", "relevance 'x' is not a positive float32 number"),
         ("1:2_0", "not `label:relevance`: '1:2_0'"),
         ("1:\u0661", "not `label:relevance`"),
         ("1:2:3", "not `label:relevance`: '1:2:3'"),

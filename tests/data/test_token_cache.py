@@ -101,10 +101,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 def test_cached_tokens_are_those_of_the_encoder_bit_for_bit(encoder: Encoder, texts: list[str], tmp_path: Path) -> None:
     told = Told(tmp_path)
     first, said = told(encoder, PackedTexts(texts))
-    assert "tokens of queries: for the first time; kept in" in said
+    assert "tokens of queries: first build; cached in" in said
     before = contents(tmp_path)
     again, said = told(encoder, texts)
-    assert "kept in" not in said
+    assert "cached in" not in said
     assert contents(tmp_path) == before
     expected = encoder.tokenise(texts)
     for tokens in (first, again, Told("off")(encoder, texts)[0]):
@@ -162,7 +162,7 @@ class Fails(Bag):
     [
         ("bad", RuntimeError, "KeyError: 'bad text'"),
         ("refused", DataError, "refused text"),
-        ("deadly", MemoryLimitError, "ended from outside"),
+        ("deadly", MemoryLimitError, "a worker process was killed"),
     ],
 )
 def test_what_goes_wrong_in_a_process_is_reported(text: str, error: type[Exception], message: str) -> None:
@@ -217,16 +217,16 @@ def test_a_cache_that_cannot_be_written(
 def test_the_message_says_what_changed(bert: Path, tmp_path: Path) -> None:
     def said(source: str = "here", texts: list[str] = TEXTS, **options: object) -> str:
         made = HuggingFace(**{"model": str(bert), "max_length": 6, **options})
-        return Told(tmp_path, source=source)(made, texts)[1].partition("kept in")[0]
+        return Told(tmp_path, source=source)(made, texts)[1].partition("cached in")[0]
 
-    assert "tokens of queries: for the first time;" in said()
-    assert "tokens of queries: max_length was 6;" in said(max_length=5)
-    assert "tokens of queries: texts changed;" in said(texts=[*TEXTS[:-1], "x"])
-    assert "tokens of queries: for the first time;" in said(source="there", texts=TEXTS[1:])
-    assert "kept" not in said(lr=1.0, pooling="cls", source="there")
+    assert "tokens of queries: first build;" in said()
+    assert "tokens of queries: rebuilding, max_length was 6;" in said(max_length=5)
+    assert "tokens of queries: rebuilding, texts changed;" in said(texts=[*TEXTS[:-1], "x"])
+    assert "tokens of queries: first build;" in said(source="there", texts=TEXTS[1:])
+    assert "cached" not in said(lr=1.0, pooling="cls", source="there")
     told = Told(tmp_path, source="here")
-    assert "tokens of queries: encoder was xmclab.model.encoders.hf.HuggingFace;" in told(Bag(dim=2))[1]
-    assert "vocabulary: lowercase was True; " in told(Bag(dim=2, lowercase=False))[1]
+    assert "tokens of queries: rebuilding, encoder was xmclab.model.encoders.hf.HuggingFace;" in told(Bag(dim=2))[1]
+    assert "vocabulary: rebuilding, lowercase was True; " in told(Bag(dim=2, lowercase=False))[1]
     assert len(entries(tmp_path)) == 6
 
 
@@ -243,7 +243,7 @@ def test_texts_that_are_too_long_are_counted(bert: Path, tmp_path: Path) -> None
     for told in (Told("off"), Told(tmp_path), Told(tmp_path)):
         tokens, said = told(encoder, texts)
         assert tokens.shortened == 2
-        assert "queries: 2 of 5 are longer than the encoder takes: cut" in said
+        assert "queries: truncated 2 of 5 texts to the encoder's maximum length" in said
 
 
 def test_a_damaged_byte_is_found_if_asked_to(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_damaged_byte_is_found_if_asked_to(tmp_path: Path) -> None:
     file.write_bytes(damaged)
     told = Told(tmp_path, verify=True)
     tokens, said = told(encoder)
-    assert "(ids has other bytes than were written)" in said
+    assert "(ids: checksum mismatch)" in said
     same(tokens, encoder.tokenise(TEXTS))
     assert told(encoder)[1] == ""
 
@@ -265,7 +265,7 @@ def test_a_vocabulary_is_always_verified(tmp_path: Path) -> None:
     file = entries(tmp_path, "vocabulary")[0] / "features.json"
     file.write_text(file.read_text().replace("green", "greet"))
     encoder = Bag(dim=2)
-    assert "vocabulary: made again" in Told(tmp_path)(encoder)[1]
+    assert "vocabulary: rebuilding, " in Told(tmp_path)(encoder)[1]
     assert "w green" in encoder.featuriser.vocabulary
 
 

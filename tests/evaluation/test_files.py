@@ -93,12 +93,12 @@ ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
         {"indices": [[0, 1], [2, -1]], "scores": [[1, np.nan], [1, np.nan]]},
         r"1 of 2 .*not a number \(row 0\)",
     ),
-    "other shape": ({"indices": [[0, 1], [2, 3]], "scores": [[1.0], [2.0]]}, r"`scores` are \[2, 1\]"),
-    "no scores": ({"indices": [[0, 1], [2, 3]], "scores": [["a", "b"], ["c", "d"]]}, "`scores` are"),
-    "floats": ({"indices": [[0.0, 1.0], [2.0, 3.0]]}, "of float64 in place of label indices"),
+    "other shape": ({"indices": [[0, 1], [2, 3]], "scores": [[1.0], [2.0]]}, r"`scores` is \[2, 1\]"),
+    "no scores": ({"indices": [[0, 1], [2, 3]], "scores": [["a", "b"], ["c", "d"]]}, "`scores` is"),
+    "floats": ({"indices": [[0.0, 1.0], [2.0, 3.0]]}, "of float64, not label indices"),
     "flat": ({"indices": [0, 1]}, r"an array \[2\]"),
-    "rows": ({"indices": [[0, 1]]}, "has 1 rows, the truth has 2"),
-    "other names": ({"ids": [[0, 1], [2, 3]]}, "holds ids"),
+    "rows": ({"indices": [[0, 1]]}, "has 1 rows, but the truth has 2"),
+    "other names": ({"ids": [[0, 1], [2, 3]]}, "contains ids"),
 }
 
 
@@ -118,9 +118,9 @@ def test_a_matrix_with_a_label_twice_is_no_prediction(tmp_path: Path) -> None:
 
 def test_shapes_must_agree(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("1 4\n0:1\n")
-    with pytest.raises(DataError, match="has 1 rows, the truth has 2"):
+    with pytest.raises(DataError, match="has 1 rows, but the truth has 2"):
         read_ranking(tmp_path / "p.txt", (2, 4), 5)
-    with pytest.raises(DataError, match="has 4 labels, the truth has 9"):
+    with pytest.raises(DataError, match="has 4 labels, but the truth has 9"):
         read_matrix(tmp_path / "p.txt", labels=9)
 
 

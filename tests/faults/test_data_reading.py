@@ -92,7 +92,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 def test_the_unspoilt_set_trains_without_a_word(data: Folder) -> None:
     data.trained()
-    assert data.warnings() == ["1 labels have no training query: only their text can find them"]
+    assert data.warnings() == ["1 labels have no training query: only their text can match them"]
 
 
 def test_13_truncated_archive(data: Folder) -> None:
@@ -123,13 +123,15 @@ def test_14_bad_lines_are_counted_and_the_first_five_of_each_kind_shown(data: Fo
     ]
     assert [line.split(":")[2] for line in lines if "lacks 'title'" in line] == ["9", "10", "11", "12", "13"]
     assert [line.split(":")[2] for line in lines if "'target_ind' is missing" in line] == ["15"]
-    assert "14 bad lines in all (14 in trn.json.gz)" in lines[-1]
+    assert "14 bad lines in total (14 in trn.json.gz)" in lines[-1]
 
 
 @pytest.mark.parametrize("index", [3, -1, 10**18])
 def test_15_label_index_out_of_range(data: Folder, index: int) -> None:
     data.write("trn.json.gz", *TRAIN, {"title": "t", "target_ind": [0, index]})
-    expected = f"{data.path / 'trn.json.gz'}:9: label index {index} is out of range: lbl.json.gz has 3 labels, from 0"
+    expected = (
+        f"{data.path / 'trn.json.gz'}:9: label index {index} is out of range: lbl.json.gz has 3 labels, counted from 0"
+    )
     assert data.refused() == f"error: {expected}\n"
 
 
@@ -144,12 +146,12 @@ def test_16_header_disagrees_with_the_content(data: Folder, header: str) -> None
     (data.path / "lbl.json.gz").unlink()
     rows, columns = header.split()
     says = f"{data.path / 'trn_X_Y.txt'}:1: the header says {rows} rows and {columns} columns"
-    assert f"error: {says}: there are 8 rows below it and 3 labels in Y.txt" in data.refused()
+    assert f"error: {says}, but there are 8 rows below it and 3 labels in Y.txt" in data.refused()
 
 
 def test_17_duplicate_labels_of_a_query_count_once(data: Folder) -> None:
     data.write("trn.json.gz", *TRAIN[1:], {"title": "t", "target_ind": [1, 1, 0, 1]})
-    assert any("trn.json.gz: 2 duplicate labels of a query left out" in line for line in data.warnings())
+    assert any("trn.json.gz: ignored 2 duplicate labels of a query" in line for line in data.warnings())
     targets = open_dataset(str(data.path), "title", default_registry()).train.targets_NL
     np.testing.assert_array_equal(targets.toarray()[-1], [1, 1, 0])
     data.trained()
@@ -157,7 +159,7 @@ def test_17_duplicate_labels_of_a_query_count_once(data: Folder) -> None:
 
 def test_18_labels_of_the_same_text(data: Folder) -> None:
     data.write("lbl.json.gz", LABELS[0], LABELS[1], {"title": "red apple"})
-    assert any("lbl.json.gz: 1 labels have the text of another label" in line for line in data.warnings())
+    assert any("lbl.json.gz: 1 labels share their text with another label" in line for line in data.warnings())
     data.trained()
 
 
@@ -235,7 +237,7 @@ def test_22_byte_order_mark_crlf_and_a_line_of_a_megabyte(data: Folder) -> None:
 
 def test_23_missing_filter_file(data: Folder) -> None:
     (data.path / "filter_labels_test.txt").unlink()
-    said = "no filter_labels_test.txt or tst_filter_labels.txt: reciprocal pairs"
+    said = "no filter_labels_test.txt or tst_filter_labels.txt; reciprocal pairs"
     assert any(said in line for line in data.warnings())
     data.trained()
 
@@ -252,7 +254,7 @@ def test_23_filter_pair_out_of_range(data: Folder, pair: str, what: str) -> None
 @pytest.mark.parametrize("name", ["trn", "tst", "lbl"])
 def test_27_no_rows_or_no_labels(data: Folder, name: str) -> None:
     data.write(f"{name}.json.gz")
-    assert f"error: {data.path / f'{name}.json.gz'}: no line in it" in data.refused()
+    assert f"error: {data.path / f'{name}.json.gz'}: has no lines" in data.refused()
 
 
 def test_27_one_query_and_one_label(data: Folder) -> None:
@@ -276,7 +278,7 @@ def test_two_layouts_in_one_folder_are_a_question(data: Folder) -> None:
     code, out, err = data.call("run", *SMALL, f"data={data.path}", "--out", str(data.out))
     assert (code, out) == (2, "")
     assert err == (
-        f"error: {data.path}: several readers know these files: lf_json, table "
-        "(choose: reader=lf_json or reader=table)\n"
+        f"error: {data.path}: several readers recognise these files: lf_json, table "
+        "(choose reader=lf_json or reader=table)\n"
     )
     data.trained("reader=lf_json")

@@ -1,4 +1,4 @@
-"""A changed input never meets an old cache, a damaged cache is made again, and two processes make it once."""
+"""A changed input never meets an old cache, a damaged cache is rebuilt, and two processes build it once."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def bert(tmp_path: Path) -> Path:
 
 def test_24_one_byte_of_the_data_changes(program: Program) -> None:
     first, _ = program.run()
-    assert all(f"tokens of {part}: for the first time; kept in {program.cache}" in first for part in PARTS)
+    assert all(f"tokens of {part}: first build; cached in {program.cache}" in first for part in PARTS)
     before = program.contents()
     assert program.run()[0] == ""
     file = program.data / "tst.json"
     file.write_text(file.read_text().replace("fruit 3 tst", "fruit 4 tst"))
     said, losses = program.run()
-    assert said.startswith("tokens of test queries: texts changed; kept in ")
+    assert said.startswith("tokens of test queries: rebuilding, texts changed; cached in ")
     assert len(said.splitlines()) == 1
     assert {name: program.contents()[name] for name in before} == before
     assert losses == program.run(cached=False)[1]
@@ -97,9 +97,9 @@ def test_24_a_changed_training_text_changes_all_that_was_learned_from_it(program
     file = program.data / "trn.json"
     file.write_text(file.read_text().replace("fruit 3 trn", "fruit x trn"))
     said, losses = program.run()
-    assert "vocabulary: texts changed; kept in" in said
-    assert "tokens of training queries: texts changed, vocabulary changed; kept in" in said
-    assert "tokens of labels: vocabulary changed; kept in" in said
+    assert "vocabulary: rebuilding, texts changed; cached in" in said
+    assert "tokens of training queries: rebuilding, texts changed, vocabulary changed; cached in" in said
+    assert "tokens of labels: rebuilding, vocabulary changed; cached in" in said
     assert {name: program.contents()[name] for name in before} == before
     assert losses == program.run(cached=False)[1]
 
@@ -110,12 +110,12 @@ def test_25_another_tokenizer_or_length(program: Program, bert: Path) -> None:
     before = program.contents()
     assert program.run(*options)[0] == ""
     said, losses = program.run(*options, "encoder.max_length=4")
-    assert all(f"tokens of {part}: max_length was 32; kept in" in said for part in PARTS)
+    assert all(f"tokens of {part}: rebuilding, max_length was 32; cached in" in said for part in PARTS)
     assert losses == program.run(*options, "encoder.max_length=4", cached=False)[1]
     for name in ("tokenizer.json", "vocab.txt"):
         (bert / name).write_text((bert / name).read_text().replace("fruit", "fruits"))
     said, losses = program.run(*options)
-    assert all(f"tokens of {part}: tokenizer changed; kept in" in said for part in PARTS)
+    assert all(f"tokens of {part}: rebuilding, tokenizer changed; cached in" in said for part in PARTS)
     assert losses == program.run(*options, cached=False)[1]
     assert {name: program.contents()[name] for name in before} == before
 
@@ -136,7 +136,7 @@ def test_25_a_damaged_cache_is_found_and_made_again(program: Program, name: str,
     folder = program.folder("labels")
     spoil(folder / name)
     said, again = program.run()
-    assert said.startswith(f"tokens of labels: made again, {folder} is damaged (")
+    assert said.startswith(f"tokens of labels: rebuilding, {folder} is damaged (")
     assert len(said.splitlines()) == 1
     assert again == losses
     assert program.contents() == before
@@ -148,8 +148,8 @@ def test_25_a_flipped_bit_is_found_with_verify(program: Program) -> None:
     file = program.folder("training queries") / "weights"
     file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
     said, again = program.run("data.verify=on")
-    assert "tokens of training queries: made again" in said
-    assert "(weights has other bytes than were written)" in said
+    assert "tokens of training queries: rebuilding, " in said
+    assert "(weights: checksum mismatch)" in said
     assert again == losses
     assert program.contents() == before
 

@@ -253,7 +253,7 @@ def test_a_damaged_index_is_noticed_and_not_used(
     expected = load(exported).rank(TEXTS, 10, "de+clf").ids_NK.tolist()
     assert load(folder).rank(TEXTS, 10, "de+clf").ids_NK.tolist() == expected
     assert "index.faiss" in caplog.text
-    assert "all labels are compared" in caplog.text
+    assert "comparing all label vectors instead" in caplog.text
 
 
 @pytest.mark.parametrize("how", ["truncated", "flipped", "missing"])
@@ -295,16 +295,16 @@ def test_a_field_that_the_manifest_lost_is_named(exported: Path, tmp_path: Path,
     manifest = json.loads((folder / "index.json").read_text())
     del manifest[field]
     (folder / "index.json").write_text(json.dumps(manifest))
-    with pytest.raises(StorageError, match=rf"index\.json: damaged: no '{field}'"):
+    with pytest.raises(StorageError, match=rf"index\.json: damaged: '{field}' is missing or invalid"):
         load(folder)
 
 
 CHANGES = {
-    "labels: 921, the other files say 922": {"labels": 921},
-    "heads: ['de'], the other files say ['de', 'clf']": {"heads": ["de"]},
-    "search of the index: 'de', the other files say 'de+clf'": {"index": {"search": "de", "options": {}}},
+    "labels: 921, but the other files say 922": {"labels": 921},
+    "heads: ['de'], but the other files say ['de', 'clf']": {"heads": ["de"]},
+    "search of the index: 'de', but the other files say 'de+clf'": {"index": {"search": "de", "options": {}}},
     "search of the index: None": {"index": {"options": {}}},
-    "config.yaml is not among the files": {"files": {}},
+    "config.yaml is not listed": {"files": {}},
 }
 
 

@@ -148,7 +148,7 @@ def test_a_label_too_few_is_noticed(small_run: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(small_run, tmp_path / "run")
     lines = (folder / "labels.jsonl").read_text().splitlines(keepends=True)
     (folder / "labels.jsonl").write_text("".join(lines[:-1]))
-    with pytest.raises(StorageError, match="921 labels, the model has 922"):
+    with pytest.raises(StorageError, match="921 labels, but the model has 922"):
         open_predictor(folder, default_registry(), "cpu")
 
 

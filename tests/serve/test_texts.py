@@ -54,7 +54,7 @@ def test_the_named_column_is_read_and_no_other(tmp_path: Path) -> None:
     path = tmp_path / "q.csv"
     path.write_text("query,wanted\nno,yes\n")
     assert [record.text for record in TextFile(path, "wanted")] == ["yes"]
-    with pytest.raises(DataError, match=r"no column other .*there are: 'query', 'wanted'.*--column"):
+    with pytest.raises(DataError, match=r"no column other .*columns: 'query', 'wanted'.*--column"):
         TextFile(path, "other").check()
     (tmp_path / "one.csv").write_text("words\nno\n")
     with pytest.raises(DataError, match="no column other"):
@@ -85,7 +85,7 @@ def test_labels_have_names(tmp_path: Path) -> None:
 )
 def test_a_label_without_a_name_is_refused(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(DataError, match=rf"{name}:2: a label without a name"):
+    with pytest.raises(DataError, match=rf"{name}:2: label without a name"):
         TextFile(tmp_path / name, of_labels=True).check()
 
 
@@ -126,9 +126,9 @@ def test_half_a_surrogate_pair_is_no_text(tmp_path: Path) -> None:
 
 BAD_FILES = {
     "none.txt": (None, "cannot be read: No such file"),
-    "empty.txt": (b"", "no text in it"),
-    "header.csv": (b"query\n", "no text in it"),
-    "quote.csv": (b'query,id\n"open,1\n', "quote.csv:2: not a row of cells"),
+    "empty.txt": (b"", "has no texts"),
+    "header.csv": (b"query\n", "has no texts"),
+    "quote.csv": (b'query,id\n"open,1\n', "quote.csv:2: malformed row"),
     "cut.txt.gz": (gzip.compress(b"red\n" * 1000)[:-12], "truncated"),
     "no.txt.gz": (b"red\n", "damaged archive"),
 }

@@ -1,4 +1,4 @@
-"""Data sets: opened by name, folder or file, read and validated by the reader that knows the format."""
+"""Data sets: opened by name, folder or file, read and validated by the reader of their format."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def open_dataset(source: str, text: Literal["title", "title+content"], registry:
     """Read and validate a data set.
 
     Args:
-        source: a name that a plugin supplies (`debian`, `tiny`), a folder or a table; a name goes before a folder.
+        source: a name that a plugin supplies (`debian`, `tiny`), a folder or a table; names come before folders.
         text: which text of queries and labels is read.
 
     Raises:
-        DataError: there is no such data set, no reader knows its files, or they are malformed.
-        ConfigError: several readers know its files.
+        DataError: no such data set, no reader recognises its files, or they are malformed.
+        ConfigError: several readers recognise its files.
     """
     path = locate(source, registry)
     name = find_reader(path, {"text": text}, registry)
@@ -44,7 +44,7 @@ def open_data(config: Config) -> Dataset:
 
     Raises:
         DataError: as above.
-        ConfigError: several readers know the files, or the one that does lacks an option that was set.
+        ConfigError: several readers recognise the files, or the one that does lacks an option that was set.
     """
     config = with_reader(config)
     path = locate(config.settings.data.source, config.registry)
@@ -54,7 +54,7 @@ def open_data(config: Config) -> Dataset:
     except DataError as error:
         if not reader.matches(path):
             hint = f"{READER}={AUTO} picks the reader that does"
-            error.problems.append(Problem(f"{READER}={config.choice(READER)}", "does not know these files", hint))
+            error.problems.append(Problem(f"{READER}={config.choice(READER)}", "does not recognise these files", hint))
         raise
     if config.settings.data.merge_same_text:
         from xmclab.data.same_text import spare_same_text
@@ -64,7 +64,7 @@ def open_data(config: Config) -> Dataset:
 
 
 def with_reader(config: Config) -> Config:
-    """The config with the reader that knows its files in place of `auto`."""
+    """The config with `auto` replaced by the reader that recognises its files."""
     part = config.parts[READER]
     assert part is not None, "a reader cannot be none"
     if part.name != AUTO:
@@ -74,10 +74,10 @@ def with_reader(config: Config) -> Config:
 
 
 def find_reader(path: Path, given: Mapping[str, Any], registry: Registry) -> str:
-    """The name of the one reader that knows the files.
+    """The name of the one reader that recognises the files.
 
     Args:
-        given: options that were set; a reader is asked with those that it has.
+        given: options that were set; each reader is given those that it has.
     """
     names = []
     unfit: dict[str, str] = {}
@@ -91,15 +91,15 @@ def find_reader(path: Path, given: Mapping[str, Any], registry: Registry) -> str
         if reader.matches(path):
             names.append(name)
     if len(names) > 1:
-        hint = "choose: " + " or ".join(f"{READER}={name}" for name in names)
-        raise ConfigError(Problem(str(path), f"several readers know these files: {', '.join(names)}", hint))
+        hint = "choose " + " or ".join(f"{READER}={name}" for name in names)
+        raise ConfigError(Problem(str(path), f"several readers recognise these files: {', '.join(names)}", hint))
     if not names:
         raise DataError(*_unknown(path, registry, unfit))
     return names[0]
 
 
 def _unknown(path: Path, registry: Registry, unfit: Mapping[str, str]) -> list[Problem]:
-    """Why nobody reads these files."""
+    """Why no reader takes these files."""
     readers = [
         Problem("", f"reader {info.name}: {info.summary}", unfit.get(info.name, ""))
         for info in registry.describe(READER)
@@ -112,8 +112,8 @@ def _unknown(path: Path, registry: Registry, unfit: Mapping[str, str]) -> list[P
         ]
     if bags := [name for name in BAGS_OF_WORDS if (path / name).is_file()]:
         reason = f"bag-of-words features ({', '.join(bags)}) without the raw text; encoders need the text"
-        return [Problem(str(path), reason, "the repository has most sets as raw text or label-feature JSON too")]
-    return [Problem(str(path), "no reader knows the files of this folder"), *readers]
+        return [Problem(str(path), reason, "the repository also offers most sets as raw text or label-feature JSON")]
+    return [Problem(str(path), "no reader recognises the files in this folder"), *readers]
 
 
 def locate(source: str, registry: Registry) -> Path:
@@ -131,6 +131,4 @@ def locate(source: str, registry: Registry) -> Path:
         return registry.dataset(source)
     except DataError as error:
         hint = did_you_mean(source, names)
-        raise DataError(
-            Problem(f"data={source}", "no data set of this name, and no such folder or file", hint)
-        ) from error
+        raise DataError(Problem(f"data={source}", "no data set, folder or file of this name", hint)) from error

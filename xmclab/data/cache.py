@@ -1,7 +1,7 @@
-"""Folders of work done once: named by what they were made from, whole or absent, built by one process at a time.
+"""Cached folders: named by what they were made from, complete or absent, built by one process at a time.
 
-A folder holds the files of its builder and `manifest.json`: the key, what the builder says of them, and the name, bytes
-and sha256 of each file.
+A folder holds the files of its builder and `manifest.json`: the key, what the builder says about them, and the name,
+bytes and sha256 of each file.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from filelock import FileLock, Timeout
 from xmclab import __version__
 from xmclab.system.files import new_folder, sha256_of, storage_errors
 
-SCHEMA = 1  # of all folders: raised when the same key would have other files
+SCHEMA = 1  # format version: raised when the same key would give different files
 MANIFEST = "manifest.json"
-DIGEST = 64  # letters of a sha256
+DIGEST = 64  # hex digits of a sha256
 
-Key = Mapping[str, Any]  # in terms of JSON
+Key = Mapping[str, Any]  # JSON values
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A folder that was checked."""
+    """A verified folder."""
 
     folder: Path
-    about: dict[str, Any]  # what the builder said of it
+    about: dict[str, Any]  # what the builder said about it
 
 
 class Damaged(Exception):
@@ -56,8 +56,8 @@ class Cache:
 
         Args:
             what: the work, for the user.
-            origin: whose work it is, no part of the key: tells a first time from a change.
-            build: fills a folder and says what is worth knowing about it, in terms of JSON.
+            origin: whose work it is; not part of the key, but tells a first build from a rebuild.
+            build: fills a folder and returns what is worth recording about it, as JSON values.
 
         Raises:
             StorageError: the folder cannot be written.
@@ -70,9 +70,9 @@ class Cache:
             try:
                 return self._open(path, key)
             except FileNotFoundError:
-                self.note(f"{what}: {self._reason(origin, key)}; kept in {path}")
+                self.note(f"{what}: {self._reason(origin, key)}; cached in {path}")
             except Damaged as damage:
-                self.note(f"{what}: made again, {path} is damaged ({damage})")
+                self.note(f"{what}: rebuilding, {path} is damaged ({damage})")
                 with storage_errors(self._where):
                     shutil.rmtree(path)
             with new_folder(path, self._where) as folder:
@@ -83,33 +83,33 @@ class Cache:
             return Entry(path, about)
 
     def _open(self, path: Path, key: Key) -> Entry:
-        """A sound folder; `FileNotFoundError` if there is none, `Damaged` if it is not what was built."""
+        """An intact folder; `FileNotFoundError` if there is none, `Damaged` if it is not what was built."""
         if not path.is_dir():
             raise FileNotFoundError(path)
         try:
             manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
             if manifest["key"] != key:
-                raise Damaged(f"{MANIFEST} is about something else")
+                raise Damaged(f"{MANIFEST} is for another key")
             for wanted in manifest["files"]:
                 file = path / wanted["name"]
                 if (size := file.stat().st_size) != wanted["bytes"]:
                     raise Damaged(f"{file.name} has {size:,} bytes instead of {wanted['bytes']:,}")
                 if self.verify and _described(file) != wanted:
-                    raise Damaged(f"{file.name} has other bytes than were written")
+                    raise Damaged(f"{file.name}: checksum mismatch")
             return Entry(path, manifest["about"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Damaged(str(error) or type(error).__name__) from error
 
     @contextlib.contextmanager
     def _alone(self, path: Path, what: str) -> Iterator[None]:
-        """Wait for whoever builds this folder; then nobody else does, and what a killed one left is swept away."""
+        """Wait until no other process builds this folder, lock it, and sweep away what a killed process left."""
         with storage_errors(self._where):
             self.folder.mkdir(parents=True, exist_ok=True)
             lock = FileLock(path.with_suffix(".lock"))
             try:
                 lock.acquire(timeout=0)
             except Timeout:
-                self.note(f"{what}: another process is building {path}, waiting for it")
+                self.note(f"{what}: another process is building {path}; waiting for it")
                 lock.acquire()
         try:
             for left in self.folder.glob(f".{path.name}.*"):
@@ -119,15 +119,15 @@ class Cache:
             lock.release()
 
     def _reason(self, origin: str, key: Key) -> str:
-        """Why nothing that is there can be used: what changed since the most similar folder was built."""
+        """Why no existing folder can be used: what changed since the most similar one was built."""
         changes = [
             [_change(name, old[name]) for name in key if name in old and old[name] != key[name]]
             for old in self._keys(origin)
         ]
-        return ", ".join(sorted(changes, key=len)[0]) if changes else "for the first time"
+        return "rebuilding, " + ", ".join(sorted(changes, key=len)[0]) if changes else "first build"
 
     def _keys(self, origin: str) -> Iterator[dict[str, Any]]:
-        """The keys of what was built before for the same origin."""
+        """The keys of earlier builds of the same origin."""
         for file in sorted(self.folder.glob(f"[!.]*/{MANIFEST}")):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 manifest = json.loads(file.read_text(encoding="utf-8"))
@@ -136,7 +136,7 @@ class Cache:
 
 
 def _change(name: str, old: Any) -> str:
-    """A part of a key that is not what it was; a digest means nothing to anybody."""
+    """A changed part of a key, in words; digests are not shown."""
     return f"{name} changed" if isinstance(old, str) and len(old) == DIGEST else f"{name} was {old}"
 
 

@@ -18,13 +18,13 @@ Rows = NDArray[np.int64]
 
 
 def key_of(title: str, seed: int = 0) -> int:
-    """A random number that belongs to a title."""
+    """A random number determined by the title."""
     digest = hashlib.blake2b(title.encode(), digest_size=8, key=seed.to_bytes(8, "big")).digest()
     return int.from_bytes(digest, "big")
 
 
 def drawn(keys: Keys, share: float) -> NDArray[np.bool_]:
-    """Which queries are in the share: those of the smallest keys, so that equal titles stay together."""
+    """Which queries are in the share: those with the smallest keys, so that equal titles stay together."""
     if not len(keys):
         return np.zeros(0, dtype=np.bool_)
     wanted = min(max(round(share * len(keys)), 1), len(keys))
@@ -33,19 +33,19 @@ def drawn(keys: Keys, share: float) -> NDArray[np.bool_]:
 
 
 def rows_of(queries: Split, keys: Keys, share: float, where: str, hint: str) -> tuple[Rows, Rows]:
-    """(training rows, test rows) of a share that can be held out; `DataError` if there is none."""
+    """(training rows, test rows); `DataError` if the share cannot be held out."""
     test = drawn(keys, share)
     if not 0 < test.sum() < len(test):
-        message = f"no test queries can be held out of {len(test)} queries of {len(set(keys.tolist()))} texts"
+        message = f"cannot hold out test queries from {len(test)} queries with {len(set(keys.tolist()))} distinct texts"
         raise DataError(Problem(where, message, hint))
     train_rows, test_rows = np.flatnonzero(~test), np.flatnonzero(test)
     if not queries.targets_NL[train_rows].nnz:
-        raise DataError(Problem(where, "no query has a label beside those held out", hint))
+        raise DataError(Problem(where, "no query left for training has a label", hint))
     return train_rows, test_rows
 
 
 def hold_out(dataset: Dataset, keys: Keys, share: float, hint: str) -> Dataset:
-    """The data set with a share of its training queries as test queries; its own test queries are not looked at."""
+    """The data set with a share of its training queries as test queries; its own test queries are ignored."""
     train, test = (take(dataset.train, rows) for rows in rows_of(dataset.train, keys, share, dataset.name, hint))
     return dataclasses.replace(dataset, train=train, test=test)
 

@@ -1,4 +1,4 @@
-"""Labels of the same text: the encoder cannot tell them apart, so they should not be told apart as negatives."""
+"""Labels of the same text: the encoder cannot tell them apart, so they must not be each other's negatives."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xmclab.data.holdout import add_filter
 def spare_same_text(dataset: Dataset) -> Dataset:
     """The data set in which a label with the text of a query's positive is never a negative of this query in training.
 
-    Labels keep their ids, and what is ranked and scored is the same as before.
+    Labels keep their ids, and ranking and scoring do not change.
     """
     ids: dict[str, int] = {}
     text_L = np.array([ids.setdefault(text, len(ids)) for text in dataset.label_texts])

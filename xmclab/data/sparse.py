@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ids = NDArray[np.int64]
 
-NUMBER = r"[^\s:_\x7f-\U0010ffff]+"  # Python's numbers may have an underscore, other programs' do not
+NUMBER = r"[^\s:_\x7f-\U0010ffff]+"  # Python allows underscores in numbers, other programs do not
 HEADER = re.compile(r"\s*(\d+)(\s+)(\d+)\s*", re.ASCII)
 ENTRY = re.compile(rf"(-?\d+)(?::({NUMBER}))?", re.ASCII)
 ROW = re.compile(rf"\s*(?:\d+:{NUMBER}(?:\s+|$))*", re.ASCII)
-LINES = 1 << 14  # of a text file parsed at once
-SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # of a relevance
+LINES = 1 << 14  # lines of a text file parsed at once
+SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # bounds of a relevance
 
 
 # Matrices
 
 
 def canonical(matrix: sp.csr_array) -> sp.csr_array:
-    """The matrix with sorted rows, without repeated or zero entries; the same memory where it is so already."""
+    """The matrix with sorted rows, without repeated or zero entries; not copied if it is so already."""
     matrix = sp.csr_array(matrix)
     if not matrix.has_canonical_format or np.count_nonzero(matrix.data) < matrix.nnz:
         matrix = matrix.copy()
@@ -51,7 +51,7 @@ def no_pairs(rows: int, labels: int) -> sp.csr_array:
 
 
 def narrow(values: NDArray[Any], columns: Ids, offsets: Ids, shape: tuple[int, int]) -> sp.csr_array:
-    """A matrix with indices of 4 bytes where they suffice: scipy keeps the 8 it is given."""
+    """A matrix with 4-byte indices where they suffice; scipy would keep 8 bytes."""
     index = np.int32 if max(len(columns), *shape) <= np.iinfo(np.int32).max else np.int64
     return sp.csr_array((values, columns.astype(index), offsets.astype(index)), shape=shape)
 
@@ -60,29 +60,31 @@ def narrow(values: NDArray[Any], columns: Ids, offsets: Ids, shape: tuple[int, i
 
 
 def is_relevance(value: float) -> bool:
-    """Whether it is a positive number of float32."""
+    """Whether it is a positive float32 number."""
     return SMALLEST <= value <= LARGEST
 
 
 class Extent(NamedTuple):
-    """How many queries or labels there are, if that is known, and what says so."""
+    """How many queries or labels there are, if known, and where that number comes from."""
 
     size: int | None = None
     source: str = ""
 
     @property
     def limit(self) -> int:
-        """What every index is below: if the size is unknown, what a float64 holds exactly."""
+        """The upper bound of indices; if the size is unknown, what a float64 holds exactly."""
         return 1 << 53 if self.size is None else self.size
 
     def check(self, kind: str, index: int) -> None:
-        """Raise ValueError if there is nothing of this index."""
+        """Raise ValueError if the index is out of range."""
         if not 0 <= index < self.limit:
-            raise ValueError(f"{kind} {index} is out of range" + (f": {self.source}, from 0" if self.source else ""))
+            raise ValueError(
+                f"{kind} {index} is out of range" + (f": {self.source}, counted from 0" if self.source else "")
+            )
 
 
 def refuse_rows(path: Path, bad_N: NDArray[np.bool_], what: str) -> None:
-    """Stop if any row is marked, or any cell of one."""
+    """Raise DataError if any row, or any cell of a row, is marked."""
     rows = np.flatnonzero(bad_N.reshape(len(bad_N), -1).any(axis=1))
     if len(rows):
         shown = ", ".join(map(str, rows[:SHOWN])) + (", ..." if len(rows) > SHOWN else "")
@@ -102,10 +104,10 @@ class Block(NamedTuple):
 
 @dataclass
 class SparseText:
-    """Lines of `label:value`, a row each: parsed by the block, and line by line only where a block is irregular.
+    """Lines of `label:value`, a row each: parsed in blocks, and line by line only where a block is irregular.
 
-    Scores are any numbers, below a header `rows labels`. Relevances are positive numbers of float32; there, a label
-    alone counts 1, commas separate as well as spaces, and the header is optional.
+    Scores are any numbers, below a header `rows labels`. Relevances are positive float32 numbers; a bare label then
+    counts 1, commas separate as spaces do, and the header is optional.
     """
 
     path: Path
@@ -115,14 +117,18 @@ class SparseText:
     header: tuple[int, int] | None = None  # once the first block is read
 
     def blocks(self) -> Iterator[Block]:
-        """All rows that are sound, in order; what is wrong with the others is reported."""
+        """All valid rows, in order; problems with the others are reported."""
         lines = read_all_lines(self.path, self.problems)
         for first in islice(lines, 1):
             if not self._take_header(*first):
                 lines = chain([first], lines)
         if self.header is None and not self.relevances:
             _, line = next(lines, (1, ""))
-            hint = "three numbers head a file of features" if len(line.split()) == 3 else "say how large it is"
+            hint = (
+                "a header of three numbers belongs to a feature file"
+                if len(line.split()) == 3
+                else "the first line must give its size"
+            )
             if not self.problems.about(self.path):
                 self.problems.line(self.path, 1, f"not a header `rows labels`: {excerpt(line.rstrip())}", hint)
             return
@@ -176,21 +182,21 @@ class SparseText:
         except ValueError:
             value = np.nan
         if self.relevances and not is_relevance(value):
-            raise ValueError(f"relevance {excerpt(found[2])} is not a positive number (of float32)")
+            raise ValueError(f"relevance {excerpt(found[2])} is not a positive float32 number")
         if np.isnan(value):
-            raise ValueError(f"label {label} has no number: {excerpt(entry)}")
+            raise ValueError(f"the value of label {label} is not a number: {excerpt(entry)}")
         return label, value
 
 
 def read_npz(path: Path, problems: Problems) -> sp.csr_array | None:
-    """What scipy's `save_npz` wrote; None, and a problem, if that is not to be had. Nothing is unpickled."""
+    """A matrix written by scipy's `save_npz`; None, and a problem, if it cannot be read. Nothing is unpickled."""
     try:
         matrix = sp.csr_array(sp.load_npz(path))
         matrix.check_format(full_check=True)
         if matrix.dtype.kind not in "biuf":
-            raise ValueError(f"its entries are {matrix.dtype}")
+            raise ValueError(f"its dtype is {matrix.dtype}")
     except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        problems.file(path, f"no sparse matrix of scipy: {error}", "scipy.sparse.save_npz writes one")
+        problems.file(path, f"not a scipy sparse matrix: {error}", "scipy.sparse.save_npz writes one")
     except OSError as error:
         problems.file(path, f"cannot be read: {error.strerror or error}")
     else:
@@ -204,21 +210,21 @@ def read_matrix(
     """A label matrix: sparse text (`rows labels`, then lines of `label:value`) or what scipy's `save_npz` wrote.
 
     Args:
-        rows, labels: how many it must have, if that is known.
-        truth: what has as many, for errors.
+        rows, labels: how many it must have, if known.
+        truth: what it must match, for errors.
 
     Raises:
         DataError: with everything that is wrong with the file.
     """
     if path.suffix == ".npy":
-        raise DataError(Problem(str(path), "an array, not a label matrix", "give sparse text, or a sparse .npz"))
+        raise DataError(Problem(str(path), "an array, not a label matrix", "use sparse text or a sparse .npz"))
     problems = Problems()
     matrix = read_npz(path, problems) if path.suffix == ".npz" else _read_text(path, problems)
     problems.raise_if_any()
     assert matrix is not None
     for what, wanted, found in zip(("rows", "labels"), (rows, labels), matrix.shape, strict=True):
         if wanted is not None and found != wanted:
-            raise DataError(Problem(str(path), f"has {found:,} {what}, {truth} has {wanted:,}"))
+            raise DataError(Problem(str(path), f"has {found:,} {what}, but {truth} has {wanted:,}"))
     bad_N = np.zeros(matrix.shape[0], np.bool_)
     bad_N[np.searchsorted(matrix.indptr, np.flatnonzero(np.isnan(matrix.data)), side="right") - 1] = True
     refuse_rows(path, bad_N, "a value that is not a number")
@@ -233,7 +239,7 @@ def _read_text(path: Path, problems: Problems) -> sp.csr_array | None:
     nothing = Block(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, np.int64))
     columns_E, values_E, lengths_N = (np.concatenate(parts) for parts in zip(nothing, *blocks, strict=True))
     if len(lengths_N) != text.header[0]:
-        problems.file(path, f"the header says {text.header[0]:,} rows, there are {len(lengths_N):,}")
+        problems.file(path, f"the header says {text.header[0]:,} rows, but there are {len(lengths_N):,}")
         return None
     return narrow(values_E, columns_E, np.concatenate([[0], np.cumsum(lengths_N)]), text.header)
 

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from xmclab.system.files import storage_errors
 
 IN_MEMORY = 1 << 20  # bytes that are collected before they go to the file; smaller sets have no file
-BLOCK = 16_384  # texts that are strings at a time when one goes through all
+BLOCK = 16_384  # texts decoded at a time when iterating
 BLOCK_BYTES = 1 << 23  # the same in bytes, for long texts
 LOSSLESS = "surrogatepass"  # any string comes back as it was
 
 
 class LazyTexts(Sequence[str]):
-    """A sequence of strings that are made when they are asked for. Slices are lists."""
+    """A sequence of strings that are decoded on demand. Slices are lists."""
 
     @abstractmethod
     def one(self, row: int) -> str:
@@ -46,7 +46,7 @@ class LazyTexts(Sequence[str]):
 
 
 class PackedTexts(LazyTexts):
-    """Strings as UTF-8 in a temporary file that nobody else sees: eight bytes of memory each, whatever their length.
+    """Strings as UTF-8 in a private temporary file: eight bytes of memory each, at any length.
 
     It can be appended to, and equals a list of the same strings.
     """
@@ -95,7 +95,7 @@ class PackedTexts(LazyTexts):
         return f"<{len(self):,} texts, {self._ends[-1]:,} bytes>"
 
     def blocks(self) -> Iterator[tuple[int, int]]:
-        """(first row, row behind the last one) of pieces that fit into memory."""
+        """(start, stop) of pieces that fit into memory."""
         start = 0
         while start < len(self):
             fitting = bisect_right(self._ends, self._ends[start] + BLOCK_BYTES, start + 1, len(self._ends)) - 1
@@ -119,13 +119,13 @@ class PackedTexts(LazyTexts):
         return [content[begin - first : end - first].decode(errors=LOSSLESS) for begin, end in places]
 
     def _bytes(self, begin: int, end: int) -> bytes:
-        """Read without a position that processes would share, and without mapping what was read once."""
+        """Read at an offset: processes would share a file position, and a mapping would keep what was read once."""
         pieces = []
         while begin < min(end, self._filed):
             assert self._file is not None
             piece = os.pread(self._file.fileno(), min(end, self._filed) - begin, begin)
             if not piece:
-                raise OSError("the temporary file of the texts was cut")
+                raise OSError("the temporary file of the texts was truncated")
             pieces.append(piece)
             begin += len(piece)
         if begin < end:
@@ -170,14 +170,14 @@ class RowNumbers(LazyTexts):
 
 
 def blocks(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """(first row, row behind the last one) of pieces that fit into memory."""
+    """(start, stop) of pieces that fit into memory."""
     if isinstance(texts, PackedTexts):
         return texts.blocks()
     return ((start, min(start + BLOCK, len(texts))) for start in range(0, len(texts), BLOCK))
 
 
 def number_of_distinct(texts: Sequence[str]) -> int:
-    """How many different texts there are, by their hashes of 64 bits."""
+    """The number of distinct texts, by 64-bit hash."""
     return len(np.unique(np.fromiter(map(hash, texts), np.int64, len(texts))))
 
 

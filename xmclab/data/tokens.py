@@ -1,4 +1,4 @@
-"""Texts to tokens, in blocks and by several processes; those of large sets are kept between runs."""
+"""Texts to tokens, in blocks and by several processes; those of large sets are cached between runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ log = logging.getLogger("xmclab.data")
 
 AUTO, OFF = "auto", "off"
 FOLDER = "XMCLAB_CACHE"  # names the folder of the cache, in place of one in the user's home
-WORTH_KEEPING = 100_000  # texts of a set that is cached without being asked to
+WORTH_KEEPING = 100_000  # texts of a set that is cached by default
 WORTH_SHARING = 50_000  # texts that are tokenised by several processes
 FILES = {"ids": "<i4", "offsets": "<i8", "weights": "<f4"}  # of a `Ragged`, with the type of their numbers
 
@@ -39,8 +39,8 @@ class Tokeniser:
     """Fits an encoder and makes its tokens, or takes both from the cache of an earlier run.
 
     Args:
-        settings: the data that the texts are of, and what is cached.
-        console: where the user is told what is made and why; nowhere by default.
+        settings: the data that the texts belong to, and what is cached.
+        console: where progress and reasons are shown; nowhere by default.
     """
 
     def __init__(self, settings: DataSettings, console: Console | None = None) -> None:
@@ -81,7 +81,9 @@ class Tokeniser:
         """
         tokens = self._tokens(encoder, texts, what)
         if tokens.shortened:
-            self._note(f"{what}: {tokens.shortened:,} of {len(texts):,} are longer than the encoder takes: cut")
+            self._note(
+                f"{what}: truncated {tokens.shortened:,} of {len(texts):,} texts to the encoder's maximum length"
+            )
         return tokens
 
     def _tokens(self, encoder: Encoder, texts: Sequence[str], what: str) -> Ragged:
@@ -104,7 +106,7 @@ class Tokeniser:
     def _entry(
         self, what: str, key: Mapping[str, Any], build: Callable[[Path], dict[str, Any]], verify: bool
     ) -> Entry | None:
-        """The folder of the cache; none if it cannot be written and was not asked for."""
+        """The folder of the cache; None if it cannot be written and was not requested."""
         assert self._folder is not None
         try:
             return Cache(self._folder, verify, self._note).get(what, f"{what} ({self._source})", key, build)
@@ -117,7 +119,7 @@ class Tokeniser:
     def _parts(self, encoder: Encoder, texts: Sequence[str], what: str) -> Iterator[Ragged]:
         """The tokens of one block of texts after the other, with a bar."""
         with contextlib.closing(tokenise(encoder, texts, _workers(len(texts)))) as parts:
-            part = next(parts)  # the processes begin before the thread of the bar does
+            part = next(parts)  # fork the processes before the bar starts its thread
             with Bar(self._console, f"tokenising {what}", len(texts)) as bar:
                 bar.advance(len(part))
                 yield part
@@ -130,10 +132,10 @@ class Tokeniser:
 
 
 def _folder(setting: str) -> Path | None:
-    """The folder of the cache, if there is to be one."""
+    """The cache folder, if caching is on."""
     if setting == AUTO:
         home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-        setting = os.environ.get(FOLDER) or (OFF if home.startswith("~") else f"{home}/xmclab")  # ~: nobody's home
+        setting = os.environ.get(FOLDER) or (OFF if home.startswith("~") else f"{home}/xmclab")  # ~: no home folder
     return None if setting == OFF else Path(os.path.expanduser(setting))
 
 
@@ -151,7 +153,7 @@ def _workers(texts: int) -> int:
 def tokenise(encoder: Encoder, texts: Sequence[str], workers: int) -> Generator[Ragged, None, None]:
     """The tokens of blocks of texts, in their order; memory holds a few blocks at a time.
 
-    Every process has a pipe of its own and every so-manieth block. A full pipe makes it wait, a closed one ends it.
+    Each of n processes has its own pipe and takes every n-th block. A full pipe makes it wait, a closed one ends it.
     """
     ranges = list(blocks(texts)) or [(0, 0)]
     if workers == 1:
@@ -173,7 +175,7 @@ def tokenise(encoder: Encoder, texts: Sequence[str], workers: int) -> Generator[
             try:
                 part = reader.recv()
             except EOFError:
-                problem = Problem("tokenising", "a process was ended from outside", "probably for want of memory")
+                problem = Problem("tokenising", "a worker process was killed", "it probably ran out of memory")
                 raise MemoryLimitError(problem) from None
             if isinstance(part, Exception):
                 raise part
@@ -193,7 +195,7 @@ def _work(
     readers: Iterable[Connection],
     writer: Connection,
 ) -> None:
-    """Send the tokens of these blocks; end when nobody reads them any more."""
+    """Send the tokens of these blocks; stop when nobody reads them any more."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     for reader in readers:
@@ -231,12 +233,12 @@ def _append(stream: Any, values: NDArray[Any], name: str) -> None:
 
 
 def _read(entry: Entry) -> Ragged:
-    """The tokens as they are in the files: what is not used is not read."""
+    """The tokens, mapped from the files: only what is used is read."""
     ids, offsets, weights = (_mapped(entry.folder / name, kind) for name, kind in FILES.items())
     return Ragged(ids, offsets, weights if entry.about["weighted"] else None, entry.about["shortened"])
 
 
 def _mapped(file: Path, kind: str) -> NDArray[Any]:
     if not file.stat().st_size:
-        return np.zeros(0, dtype=kind)  # nothing cannot be mapped
+        return np.zeros(0, dtype=kind)  # an empty file cannot be mapped
     return np.asarray(np.memmap(file, dtype=kind, mode="r"))

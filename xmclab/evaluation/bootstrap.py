@@ -1,4 +1,4 @@
-"""How far metrics would move with other test queries: intervals by drawing queries with replacement."""
+"""Bootstrap intervals of metrics: how far they would move with other test queries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Ids = NDArray[np.int64]
 
-GROUPS = 20_000  # drawn at once: rows beyond that share a group at random, which widens no interval
+GROUPS = 20_000  # most groups to draw from: more rows share groups at random, which does not widen intervals
 DRAWS_AT_ONCE = 64  # one product for many draws: alone, each would read all sums again
 LEVEL = 0.95
 

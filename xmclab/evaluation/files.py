@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Shape = tuple[int, int]
 
-ROWS = 1 << 14  # of an array checked at once
+ROWS = 1 << 14  # rows of an array checked at once
 
 
 def read_ranking(
@@ -49,11 +49,11 @@ def read_ranking(
 
 
 def _load(path: Path) -> Any:
-    """What numpy stored, never unpickled."""
+    """What numpy stored; nothing is unpickled."""
     try:
         return np.load(path, allow_pickle=False)
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(Problem(str(path), f"no file of numpy: {error}")) from error
+        raise DataError(Problem(str(path), f"not a numpy file: {error}")) from error
     except OSError as error:
         raise DataError(Problem(str(path), f"cannot be read: {error.strerror or error}")) from error
 
@@ -70,8 +70,8 @@ def _top_arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None] | None:
                 return None
             if "indices" not in arrays.files:
                 names = ", ".join(arrays.files) or "nothing"
-                hint = "`indices` and `scores` [rows, k], or what scipy.sparse.save_npz writes"
-                raise DataError(Problem(str(path), f"holds {names}", hint))
+                hint = "expected `indices` and `scores` [rows, k], or what scipy.sparse.save_npz writes"
+                raise DataError(Problem(str(path), f"contains {names}", hint))
             return arrays["indices"], arrays["scores"] if "scores" in arrays.files else None
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(Problem(str(path), f"damaged: {error}")) from error
@@ -83,9 +83,9 @@ def _ranking_of_arrays(
     where = str(path)
     if indices.ndim != 2 or not np.issubdtype(indices.dtype, np.integer):
         kind = f"an array {list(indices.shape)} of {indices.dtype}"
-        raise DataError(Problem(where, f"{kind} in place of label indices [rows, k]"))
+        raise DataError(Problem(where, f"{kind}, not label indices [rows, k]"))
     if len(indices) != shape[0]:
-        raise DataError(Problem(where, f"has {len(indices):,} rows, {truth} has {shape[0]:,}"))
+        raise DataError(Problem(where, f"has {len(indices):,} rows, but {truth} has {shape[0]:,}"))
     ids_NK = indices.astype(np.int64)
     refuse_rows(path, (ids_NK < -1) | (ids_NK >= shape[1]), f"an index out of range ({shape[1]} labels, from 0)")
     blocks = (indices[start : start + ROWS] for start in range(0, max(len(indices), 1), ROWS))
@@ -95,7 +95,7 @@ def _ranking_of_arrays(
         return Ranking(ids_NK[:, :depth], places_NK[:, :depth])
     if scores.shape != indices.shape or scores.dtype.kind not in "fiu":
         kind = f"{list(scores.shape)} of {scores.dtype}"
-        raise DataError(Problem(where, f"`scores` are {kind}, `indices` {list(indices.shape)}"))
+        raise DataError(Problem(where, f"`scores` is {kind}, but `indices` is {list(indices.shape)}"))
     scores_NK = np.where(ids_NK < 0, -np.inf, scores)
     refuse_rows(path, np.isnan(scores_NK), "a score that is not a number")
     order = np.lexsort((ids_NK, -scores_NK), axis=1)[:, :depth]

@@ -1,4 +1,4 @@
-"""How good a ranking is: P, PSP, nDCG, PSnDCG, R and PSR at any cut-off k.
+"""Ranking metrics: P, PSP, nDCG, PSnDCG, R and PSR at any cut-off k.
 
 Formula (h_ij = 1 where the j-th label of row i is true, w_l inverse propensity, P_i the true labels of row i,
 d_j = 1 / log2(j + 1), D_ik = the sum of the first min(k, |P_i|) of the d_j; sums run over j <= k):
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 KINDS = ("P", "PSP", "nDCG", "PSnDCG", "R", "PSR")
-CHUNK = 1 << 17  # places of a ranking looked at at once: bounds the memory, not the result
+CHUNK = 1 << 17  # places of a ranking processed at once: bounds the memory, not the result
 
 
 # Rankings
@@ -55,7 +55,7 @@ def ranking_from_scores(scores_NL: sp.csr_array, k: int) -> Ranking:
 
 
 def drop_filtered(ranking: Ranking, filter_NL: sp.csr_array, k: int) -> Ranking:
-    """The first k labels of each row that are no filter pair, -1 padded.
+    """The first k labels of each row that are not filtered, padded with -1.
 
     The result is complete when the ranking is at least `k + the largest number of filter pairs of a row` deep.
     """
@@ -86,7 +86,7 @@ def evaluate(
 ) -> dict[str, float]:
     """All metrics in percent: `P@k`, `PSP@k`, `nDCG@k`, `PSnDCG@k` for `ks`, `R@k` and `PSR@k` for `recall_ks`.
 
-    A cut-off that the ranking is not deep enough for is left out, unless the ranking has room for every label.
+    Cut-offs deeper than the ranking are omitted, unless the ranking has room for every label.
     """
     everything = LabelGroups(("all",), np.zeros(truth_NL.shape[1], dtype=np.int64))
     return contributions(ranking, truth_NL, inv_propensity_L, everything, ks, recall_ks)["all"]
@@ -100,7 +100,7 @@ def contributions(
     ks: Sequence[int] = (1, 3, 5),
     recall_ks: Sequence[int] = (10, 100),
 ) -> dict[str, dict[str, float]]:
-    """What the labels of each group bring to every metric of `evaluate`, by group name: the parts sum to the whole."""
+    """What the labels of each group contribute to every metric of `evaluate`, by group name: they sum to the whole."""
     rows, labels = truth_NL.shape
     depth = ranking.ids_NK.shape[1]
     ks, recall_ks = ([k for k in some if k <= depth or depth >= labels] for some in (ks, recall_ks))
@@ -109,11 +109,11 @@ def contributions(
         return {name: {} for name in groups.names}
 
     truth_NL = canonical(truth_NL)
-    # Rows with as many true labels share their normalisers, so that sums over such rows are all that is kept.
+    # Rows with the same number of true labels share their normalisers, so only sums over such rows are kept.
     sizes_N = np.diff(truth_NL.indptr)
     occurs = np.bincount(sizes_N) > 0
     sizes_S, kind_N = np.flatnonzero(occurs), (np.cumsum(occurs) - 1)[sizes_N]
-    group_L = groups.group_L.astype(np.int16)  # is read at random: the smaller, the better it stays in the cache
+    group_L = groups.group_L.astype(np.int16)  # read at random: a small type stays in the cache
     shape = len(groups.names), len(sizes_S), cutoffs[-1]
     hits_GSK, gains_GSK, best_SK = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape[1:])
     if accelerated(truth_NL.nnz):
@@ -146,7 +146,7 @@ def _add_rows(
 ) -> None:
     """Add to each place the hits and their weights in these rows, and the weights of the best ranking.
 
-    One number after the other in the order of the rows, so that neither chunks nor compiled loops change a bit.
+    Adds one number at a time in row order, so that neither chunks nor compiled loops change a bit.
     """
     width = best_SK.shape[1]
     row_H, place_H, label_H = hits(rows_Q, ranking, truth_NL, width)
@@ -178,7 +178,7 @@ def best_weights(rows_Q: Ids, truth_NL: sp.csr_array, weights_L: Floats, width: 
 
 
 def curves(gains_RK: NDArray[np.float64 | np.int64], sizes_R: Ids) -> dict[str, Floats]:
-    """[R, K] of nDCG, R and k times P at every k, from what each place gains in rows of so many true labels."""
+    """[R, K] of nDCG, R and k times P at every k, from what each place gains in rows with this many true labels."""
     places_K = np.arange(gains_RK.shape[1])
     discount_K = 1 / np.log2(places_K + 2)
     sizes_R1 = np.maximum(sizes_R, 1)[:, None]  # rows without truth gain nothing: 0 / 1
@@ -192,7 +192,7 @@ def curves(gains_RK: NDArray[np.float64 | np.int64], sizes_R: Ids) -> dict[str, 
 
 
 def percent(found_M: NDArray[Any], best_M: NDArray[Any]) -> Floats:
-    """What was found of the best possible; 0 where nothing could be."""
+    """The share of the best possible that was found; 0 where nothing could be."""
     return np.asarray(100 * found_M / np.where(best_M > 0, best_M, 1.0))
 
 
@@ -212,6 +212,6 @@ def _percentages(hits_SK: Ids, gains_SK: Floats, best_SK: Floats, sizes_S: Ids, 
 
 
 def row_chunks(rows: int, places: int) -> Iterator[Ids]:
-    """Row numbers, as many at once as have `CHUNK` places."""
+    """Row numbers in chunks of `CHUNK` places."""
     size = max(1, CHUNK // max(places, 1))
     return (np.arange(start, min(start + size, rows)) for start in range(0, rows, size))

@@ -17,7 +17,7 @@ Scores = Mapping[str, Mapping[str, float]]  # row name -> metric name -> percent
 
 
 def print_table(console: Console, title: str, searches: Scores, baselines: Scores) -> None:
-    """One row per search of the model and per baseline; the best of each column stands out."""
+    """One row per search of the model and per baseline; the best of each column is highlighted."""
     rows = {**baselines, **searches}
     columns = [name for name in COLUMNS if any(name in row for row in rows.values())]
     best = {column: max(row.get(column, 0.0) for row in rows.values()) for column in columns}
@@ -33,7 +33,7 @@ def print_table(console: Console, title: str, searches: Scores, baselines: Score
 
 
 def print_scores(console: Console, title: str, scores: FullScores) -> None:
-    """The metrics with their intervals, then what the labels of each group bring to them."""
+    """The metrics with their intervals, then what the labels of each group contribute to them."""
     columns = [name for name in COLUMNS if name in scores.metrics]
     console.print(title, highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)

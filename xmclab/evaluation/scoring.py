@@ -1,4 +1,4 @@
-"""Everything worth knowing of a ranking: metrics with intervals, and what frequent and rare labels bring to them."""
+"""The scores of a ranking: metrics with intervals, and what frequent and rare labels contribute to them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-DEPTH = 100  # of the deepest metric, R@100
+DEPTH = 100  # cut-off of the deepest metric, R@100
 
 
 @dataclass(frozen=True)
 class GroupScores:
-    """What a group of labels brings to every metric; the groups of a partition sum to the whole."""
+    """What a group of labels contributes to every metric; the groups of a partition sum to the whole."""
 
     labels: int  # in the group
     metrics: dict[str, float]
@@ -50,7 +50,7 @@ class Scores:
     propensity: tuple[float, float]  # A, B
 
     def to_dict(self) -> dict[str, Any]:
-        """In terms of JSON."""
+        """As JSON values."""
         groups = {
             kind: {name: {"labels": group.labels, **group.metrics} for name, group in some.items()}
             for kind, some in (("bands", self.bands), ("deciles", self.deciles))
@@ -87,7 +87,7 @@ class Evaluator:
         return evaluate(ranking, self.truth_NL, self.weights_L)
 
     def bands(self, ranking: Ranking) -> dict[str, dict[str, float]]:
-        """What head, torso and tail labels bring to every metric."""
+        """What head, torso and tail labels contribute to every metric."""
         return contributions(ranking, self.truth_NL, self.weights_L, frequency_bands(self.train_NL))
 
     def points(self, ranking: Ranking, metrics: Sequence[str]) -> tuple[Floats, Floats]:
@@ -96,7 +96,7 @@ class Evaluator:
         return group_sums(ranking, self.truth_NL, self.weights_L, metrics, rng)
 
     def scores(self, ranking: Ranking, draws: int = 1000, seed: int = 0) -> Scores:
-        """Everything worth knowing; `draws` of the bootstrap, 0: no intervals."""
+        """All scores; `draws`: bootstrap draws, 0 for no intervals."""
         metrics, rng = self.metrics(ranking), Keys(seed).rng("bootstrap")
         rest = self.truth_NL, self.weights_L, list(metrics), draws, rng
         return Scores(

@@ -1,6 +1,6 @@
-"""Loops compiled by numba, where it is installed; the versions beside them in numpy or torch give the same numbers.
+"""Loops compiled by numba, where it is installed; each has a numpy or torch version that gives the same numbers.
 
-The same bit for bit where samples or metrics are at stake, within rounding where torch has its own exponentials
+Samples and metrics are the same bit for bit, others within rounding where torch has its own exponentials
 (`scores`, `layers`; the latter draw dropout in their own way, as each kind of device does). Modules of
 compiled loops are imported at their first use, never at start-up.
 """
@@ -24,12 +24,12 @@ Function = TypeVar("Function", bound=Callable[..., object])
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-WORTH_LOADING = 100_000  # entries: below, numpy is done before numba is imported
+WORTH_LOADING = 100_000  # entries: with fewer, numpy is done before numba is imported
 _by_torch = ContextVar("by_torch", default=False)
 
 
 def accelerated(entries: int) -> bool:
-    """Whether compiled loops should work on so many entries."""
+    """Whether compiled loops should work on this many entries."""
     return entries >= WORTH_LOADING and numba_works()
 
 
@@ -44,17 +44,17 @@ def numba_works() -> bool:
 
 
 def numba_is_loaded() -> bool:
-    """Whether numba is there without waiting for it: for loops that are faster than numpy's however few the entries."""
+    """Whether numba is available without waiting: for loops that beat numpy's at any size."""
     return "numba" in sys.modules and numba_works()
 
 
 def jit(function: Function) -> Function:
-    """Compile at the first call, free of the interpreter's lock; keep the code on disk where that can be written."""
+    """Compile at the first call, without the GIL; cache the code on disk where possible."""
     return jit_with()(function)
 
 
 def jit_with(**options: Any) -> Callable[[Function], Function]:
-    """`jit` with options of numba's."""
+    """`jit` with numba's options."""
 
     def compiled(function: Function) -> Function:
         njit = importlib.import_module("numba").njit
@@ -69,7 +69,7 @@ def jit_with(**options: Any) -> Callable[[Function], Function]:
 
 
 def in_threads(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """`map`, in as many threads as torch uses: for compiled loops, which are free of the interpreter's lock."""
+    """`map`, in as many threads as torch uses: for compiled loops, which release the GIL."""
     threads = min(importlib.import_module("torch").get_num_threads(), len(items))
     shares = [items[len(items) * n // threads : len(items) * (n + 1) // threads] for n in range(threads)]
     # The caller takes a share itself: one thread less to wake.
@@ -86,7 +86,7 @@ def fused_for(x: Tensor, cells: int | None = None) -> ModuleType | None:
     """The compiled passes over matrices, `scores` or `scores_torch`, if this is a matrix for them.
 
     Args:
-        cells: of a matrix to be made of this one, if that is meant.
+        cells: of the matrix to be made from this one; default: its own.
     """
     if _for_loops(x, cells or x.numel()):
         return importlib.import_module("xmclab.kernels.scores")
@@ -98,7 +98,7 @@ def fused_for(x: Tensor, cells: int | None = None) -> ModuleType | None:
 
 @contextlib.contextmanager
 def compiled_by_torch(on: bool = True) -> Iterator[None]:
-    """Have torch compile passes over scores that no loops of ours are for: those on a GPU. Needs a compiler."""
+    """Have torch compile the passes over scores that our loops do not cover, those on a GPU. Needs a compiler."""
     before = _by_torch.set(on)
     try:
         yield
@@ -116,7 +116,7 @@ def sublayers_for(x: Tensor) -> ModuleType | None:
 def _for_loops(x: Tensor, cells: int) -> bool:
     import torch  # by a statement, which can be traced
 
-    if torch.compiler.is_compiling():  # it would go into the loops
+    if torch.compiler.is_compiling():  # it would trace into the loops
         return False
     of_ours = x.device.type == "cpu" and x.dtype.itemsize == 4 and x.is_floating_point() and x.is_contiguous()
     return of_ours and accelerated(cells)

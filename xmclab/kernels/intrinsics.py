@@ -1,4 +1,4 @@
-"""Instructions for compiled loops that Python has no word for. Imports numba: for modules of such loops only."""
+"""Instructions for compiled loops that Python has no syntax for. Imports numba: for modules of such loops only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fma(_: Any, a: Any, b: Any, c: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def widened(_: Any, x: Any) -> Any:
-    """A number as it is, or the float32 whose upper half are the bits of an integer (bfloat16)."""
+    """A number unchanged, or the float32 whose upper half is the bits of an integer (bfloat16)."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         upper = builder.shl(builder.zext(arguments[0], ir.IntType(32)), ir.IntType(32)(16))
@@ -38,7 +38,7 @@ def widened(_: Any, x: Any) -> Any:
 
 @jit
 def ask_for(flat: NDArray[Any], start: int, end: int) -> None:
-    """Have these numbers of a flat array come from memory, without waiting for them."""
+    """Prefetch these numbers of a flat array."""
     for place in range(start, end, LINE // flat.itemsize):
         _prefetch(flat, place)
 

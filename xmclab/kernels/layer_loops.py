@@ -1,4 +1,4 @@
-"""The loops of `layers`: dropout by a hash, GELU, attention and the joint at the end of a half. Imports numba."""
+"""The loops of `layers`: dropout by hash, GELU, attention and the residual norm at the end of a half. Imports numba."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ class Drop(NamedTuple):
 
     low: np.uint32  # both halves of the seed of its draws
     high: np.uint32
-    below: np.uint32  # draws below it drop what is there
+    below: np.uint32  # draws below it drop the value
     scale: np.float32  # of what stays
 
     @classmethod
     def draw(cls, rate: float) -> Drop:
-        """The seed is taken from torch's generator, so that seeding and replaying it give the same draws."""
+        """The seed is taken from torch's generator, so that seeding or replaying it gives the same draws."""
         seed = int(torch.empty((), dtype=torch.int64).random_()) if rate else 0
         return cls(u32(seed & 0xFFFFFFFF), u32(seed >> 32), u32(round(rate * 2**32)), f32(1 / (1 - rate)))
 
 
 @scalar_jit
 def _keeps(place: np.uint32, drop: Drop) -> np.bool:
-    """Whether a place stays: a hash of it and of both halves of the seed, by three rounds of shift and multiply."""
+    """Whether a place is kept: a hash of it and of both halves of the seed, by three rounds of shift and multiply."""
     h = u32(place * u32(0x9E3779B9) + drop.low)
     h = u32((h ^ (h >> u32(17))) * u32(0xED5AD4BB) + drop.high)
     h = u32((h ^ (h >> u32(11))) * u32(0xAC4C1B51))
@@ -160,7 +160,7 @@ def join_back(
 
 @loop_jit
 def _softmax(begin: int, end: int, u_T3HD: Floats, w: Floats) -> None:
-    """Of one text: softmax over j of <q_i, k_j> / sqrt(d), by head, i and j, flat."""
+    """Softmax over j of <q_i, k_j> / sqrt(d) in one text, by head, i and j, flat."""
     heads, depth = u_T3HD.shape[2], u_T3HD.shape[3]
     root = f32(1 / math.sqrt(depth))
     cell = 0

@@ -2,10 +2,10 @@
 
 y = norm(x + drop(inner(x W1' + b1) W2' + b2))   with inner = attention within each text, or GELU
 
-Equal to torch's modules within rounding, but for dropout's draws: whether a place is dropped is a hash of a seed and
-the place, so that nothing is stored but the seed (which comes from torch's generator), and the way back draws the same
-again. Import it through `dispatch`, as this module loads numba. Matrices are float32 on the CPU; rows are cut into
-slices that fit the cache, always at the same places, so that sums do not depend on the number of threads.
+Equal to torch's modules within rounding, except for dropout's draws: whether a place is dropped is a hash of a seed and
+the place, so that only the seed is stored (it comes from torch's generator), and the backward pass repeats the draws.
+Import it through `dispatch`, as this module loads numba. Matrices are float32 on the CPU; rows are cut into slices that
+fit the cache, always at the same places, so that sums do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Inner(Protocol):
     """What is between the two products of a sublayer, from the first one's output without its bias."""
 
     def forward(self, u_TU: Tensor, bias_U: Tensor) -> Tensor:
-        """a_TA; overwrites u by what the way back needs."""
+        """a_TA; overwrites u by what the backward pass needs."""
 
     def backward(self, grad_TA: Tensor, kept_TU: Tensor) -> tuple[Tensor, Tensor]:
         """The gradients of u and of the bias."""
@@ -74,7 +74,7 @@ class Attention:
     drop: Drop
 
     def _slices(self) -> list[tuple[int, int]]:
-        """Texts of about as many tokens each; of one thread every second, as the longest texts come last."""
+        """Ranges of texts with about equal numbers of tokens; a thread gets every second, as the longest come last."""
         offset = self.offset_B
         marks = np.arange(0, offset[-1], max(1, int(offset[-1]) // 16))
         bounds = np.unique(np.append(np.searchsorted(offset, marks), len(offset) - 1)).tolist()
@@ -151,7 +151,7 @@ def _is_gelu(activation: Callable[[Tensor], Tensor]) -> bool:
 
 
 def _is(module: Any, kind: type[nn.Module]) -> bool:
-    """Whether a module is as this very class makes it and nothing listens to it: then its formula can stand for it."""
+    """Whether a module is exactly of this class and has no hooks, so that its formula can replace it."""
     return (
         type(module) is kind
         and "forward" not in vars(module)  # which libraries replace to move or to quantise weights
@@ -203,7 +203,7 @@ def _forward(
     inner: Inner,
     drop: Drop,
 ) -> tuple[Tensor, ...]:
-    """y, and what the way back takes."""
+    """y, and what the backward pass needs."""
     u_TU = x_TD @ first_UD.T
     a_TA = inner.forward(u_TU, first_bias_U)
     normal_TD = a_TA @ second_DA.T
@@ -244,7 +244,7 @@ class _Sublayer(torch.autograd.Function):
 
 
 def dropout(x_TD: Tensor, module: nn.Module) -> Tensor:
-    """A dropout module's output, with draws of our own if it is torch's."""
+    """A dropout module's output, with our own draws if it is torch's."""
     rate = _rate_of(module)
     if not rate:
         return x_TD if rate == 0 else module(x_TD)

@@ -33,7 +33,7 @@ def add_rows(
     """`metrics._add_rows`."""
     width = best_SK.shape[1]
     depth = min(width, ids_NK.shape[1])
-    bits = np.zeros(WORDS, np.uint64)  # one per remainder of a label: most labels that are not true stop there
+    bits = np.zeros(WORDS, np.uint64)  # one per remainder of a label: most false labels are rejected here
     largest = np.empty(width)  # weights of the row's true labels, descending
     for row in range(len(kind_N)):
         kind, start, end = kind_N[row], indptr[row], indptr[row + 1]
@@ -65,13 +65,13 @@ def add_rows(
 
 @jit
 def _bit(label: int) -> tuple[int, np.uint64]:
-    """(word, its bit) that stand for the label."""
+    """(word, bit) of the label."""
     return (label >> 6) & (WORDS - 1), np.uint64(1) << np.uint64(label & 63)
 
 
 @jit
 def _contains(ascending: Indices, start: int, end: int, wanted: int) -> bool:
-    """Whether the number is in that stretch of the array."""
+    """Whether the number is in that range of the array."""
     low, high = start, end
     while low < high:
         middle = (low + high) // 2

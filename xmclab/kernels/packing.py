@@ -1,6 +1,6 @@
 """Packing the tokens of texts, compiled; bit for bit what `packed` does in numpy.
 
-For a few thousand tokens this is not worth the import of numba: `packed` uses it where that is loaded already.
+A few thousand tokens are not worth importing numba: `packed` uses it if it is already loaded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int32]
     Counts = NDArray[np.int64]
 
-NO_PADDING = -1  # no id
+NO_PADDING = -1  # not an id
 
 
 def arrange(tokens: Ragged, padding: int | None) -> tuple[NDArray[Any], ...]:

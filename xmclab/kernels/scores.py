@@ -1,6 +1,6 @@
-"""Passes over matrices of scores, compiled: what `closed_form` and binary losses otherwise do in several of torch's.
+"""Passes over matrices of scores, compiled: what `objectives` and binary losses otherwise do in several of torch's.
 
-Equal to those within rounding. Import it through `accelerator.fused_for`, as this module loads numba. Matrices are
+Equal to those within rounding. Import it through `dispatch.fused_for`, as this module loads numba. Matrices are
 float32 on the CPU; rows are cut into slices that fit the cache, always at the same places, so that sums do not depend
 on the number of threads.
 """
@@ -25,13 +25,13 @@ CELLS_OF_SLICE = 1 << 17
 NEAR = np.float32(60)  # exp(+-60) and sums of 1e10 of them are normal float32 numbers
 WIDEST = np.float32(80)  # and so is this exponential
 MUCH = np.float32(1e26)  # about exp(60)
-ROUND = np.float32(1.5 * 2**23)  # added and taken away again, it rounds; between, the integer is in the lowest bits
+ROUND = np.float32(1.5 * 2**23)  # adding and subtracting it rounds; in between, the integer is in the lowest bits
 ONE = np.int32(127 << 23)  # the bits of 1.0
-ABSENT = np.int32(-0x800000)  # those of the score of an absent candidate, -inf
+ABSENT = np.int32(-0x800000)  # the bits of -inf, the score of an absent candidate
 LOWEST = np.int32(-(2**31))
 SMALLEST = np.finfo(np.float32).min
 f32 = np.float32
-# Sums may be taken in any order, and nothing else is given up: infinities and NaN pass through.
+# Sums may be reordered, but nothing else is relaxed: infinities and NaN pass through.
 loop_jit = jit_with(fastmath={"contract", "reassoc"}, error_model="numpy")
 scalar_jit = jit_with(forceinline=True, fastmath={"contract"}, error_model="numpy")
 
@@ -46,7 +46,7 @@ def log_sums(s_BP: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     rows, columns = s_BP.shape
     cuts = _slices(rows, columns)
     log_sum_B, near_B = np.empty(rows, np.float32), np.empty(rows, np.bool_)
-    # Memory that no row needs is never touched: rows that are not near are rare.
+    # Memory that no row needs is never touched: rows far from 0 are rare.
     near_SP, top_SP, far_SP = np.empty((3, len(cuts), columns), np.float32)
     s = s_BP.numpy()
 
@@ -76,10 +76,10 @@ def weigh_(
 
     Args:
         near_B: rows that are near 0, as `log_sums` found.
-        softplus: add so much of the gradient of log(1 + exp s).
+        softplus: add this multiple of the gradient of log(1 + exp s).
 
     Returns:
-        The sum of log(1 + exp s); 0 if none of it is asked for.
+        The sum of log(1 + exp s); 0 if `softplus` is 0.
     """
     s, near, log_sum, slope = s_BP.numpy(), near_B.numpy(), log_sum_B.numpy(), slope_B.numpy()
     factor = _factor(log_sum, slope)
@@ -95,12 +95,12 @@ def weigh_(
 
 
 def _factor(log_sum_A: Floats, slope_A: Floats) -> Floats:
-    """What exp(s) is multiplied by. A log-sum-exp below the least is that of an anchor without any candidate near 0."""
+    """The factor of exp(s). A log-sum-exp below the least belongs to an anchor without candidates near 0."""
     return slope_A * np.exp(np.minimum(-log_sum_A, WIDEST))
 
 
 def add_row_sums(s_QB: Tensor, scale: float, top_Q: Tensor, sum_Q: Tensor) -> None:
-    """Take scaled scores into running sums: sum_i exp(top_i) is that of exp(scale s_ij) over all j so far."""
+    """Add scaled scores to running sums: sum_i exp(top_i) is that of exp(scale s_ij) over all j so far."""
     s, top, total = s_QB.numpy(), top_Q.numpy(), sum_Q.numpy()
     in_threads(lambda cut: _add_row_sums(s[cut], f32(scale), top[cut], total[cut]), _slices(*s.shape))
 
@@ -120,7 +120,7 @@ def softplus_to_grad_(s_QP: Tensor, scale: float = 1.0) -> Tensor:
 
 @scalar_jit
 def exp(x: np.float32) -> np.float32:
-    """Of x <= 88, to 1e-7: a power of two (ln 2 in two parts, as Cephes has it), times a polynomial of the rest."""
+    """exp(x) for x <= 88, to 1e-7: a power of two (ln 2 in two parts, as in Cephes) times a polynomial of the rest."""
     y = x if not x < f32(-87) else f32(-87)
     shifted = y * f32(1.44269504) + ROUND
     power = shifted - ROUND
@@ -135,7 +135,7 @@ def exp(x: np.float32) -> np.float32:
 
 @scalar_jit
 def _twice_artanh(t: np.float32) -> np.float32:
-    """Of 0 <= t <= 1/3, to 1e-7: the series, cut off after four terms that make up for the rest."""
+    """2 artanh(t) for 0 <= t <= 1/3, to 1e-7: the series, with four terms fitted to make up for the rest."""
     z = t * t
     p = f32(0.13433775)
     p = p * z + f32(0.14116977)
@@ -162,7 +162,7 @@ def _softplus_of_near(s: np.float32, e: np.float32) -> tuple[np.float32, np.floa
 
 @scalar_jit
 def _ordered(bits: np.int32) -> np.int32:
-    """Of a float's bits: an integer in the same order, as vectors compare integers; its own inverse. NaN is extreme."""
+    """A float's bits as an integer of the same order, as vectors compare integers; its own inverse. NaN is extreme."""
     return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
@@ -177,7 +177,7 @@ def _top(bits_P: NDArray[np.int32]) -> np.float32:
 
 @loop_jit
 def _is_near(bits_P: NDArray[np.int32]) -> bool:
-    """Whether the scores of a row, but for absent candidates, are so small that they need no shift."""
+    """Whether the scores of a row, except absent candidates, are small enough to need no shift."""
     largest = np.int32(0)
     for j in range(len(bits_P)):
         largest = max(largest, np.int32(0) if bits_P[j] == ABSENT else np.int32(bits_P[j] & np.int32(0x7FFFFFFF)))
@@ -188,7 +188,7 @@ def _is_near(bits_P: NDArray[np.int32]) -> bool:
 def _sums(
     s_RP: Floats, near_R: NDArray[np.bool_], log_sum_R: Floats, near_P: Floats, top_P: Floats, far_P: Floats
 ) -> bool:
-    """By columns, sums of exp(s) over rows near 0 and of exp(s - top) over the others, if there are any."""
+    """Sums by column of exp(s) over rows near 0 and of exp(s - top) over the others, if there are any."""
     near_P[:] = f32(0)
     far = False
     for i in range(s_RP.shape[0]):
@@ -281,7 +281,7 @@ def _add_row_sums(s_RB: Floats, scale: np.float32, top_R: Floats, sum_R: Floats)
         for j in range(s_RB.shape[1]):
             x = s_RB[i, j] * scale - top
             added += exp(x if not x > WIDEST else WIDEST)
-        if added < MUCH:  # nothing is so far above what came before that it needs another top
+        if added < MUCH:  # nothing is far enough above what came before to need another top
             sum_R[i] += added
             continue
         top = max(_top(s_RB[i].view(np.int32)) * scale, top)

@@ -1,7 +1,7 @@
-"""The passes of `fused`, compiled by torch where a run asks for it: on a GPU, and on a CPU without numba.
+"""The passes of `scores`, compiled by torch where a run asks for it: on a GPU, and on a CPU without numba.
 
 The same functions with the same meaning, for floats of any size on any device. Numbers that change from call to call
-go in as tensors, as torch would compile anew for each of them.
+go in as tensors, as torch would recompile for each of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ compiled = torch.compile(dynamic=True, fullgraph=True)
 
 
 def log_sums(s_BP: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`fused.log_sums`; no row is told apart as near 0."""
+    """`scores.log_sums`; no row is marked as near 0."""
     return *_log_sums(s_BP), s_BP.new_zeros(len(s_BP), dtype=torch.bool)
 
 
@@ -27,7 +27,7 @@ def weigh_(
     near_B: Tensor,
     softplus: float | None = None,
 ) -> Tensor:
-    """`fused.weigh_`."""
+    """`scores.weigh_`."""
     of_both = log_sum_B, slope_B, log_sum_P, slope_P
     if softplus is None:
         _weigh_(s_BP, *of_both)
@@ -36,17 +36,17 @@ def weigh_(
 
 
 def add_row_sums(s_QB: Tensor, scale: float, top_Q: Tensor, sum_Q: Tensor) -> None:
-    """`fused.add_row_sums`."""
+    """`scores.add_row_sums`."""
     _add_row_sums(s_QB, s_QB.new_full((), scale), top_Q, sum_Q)
 
 
 def weigh_rows_(s_QB: Tensor, scale: float, log_sum_Q: Tensor, slope_Q: Tensor) -> None:
-    """`fused.weigh_rows_`."""
+    """`scores.weigh_rows_`."""
     _weigh_rows_(s_QB, s_QB.new_full((), scale), log_sum_Q, slope_Q)
 
 
 def softplus_to_grad_(s_QP: Tensor, scale: float = 1.0) -> Tensor:
-    """`fused.softplus_to_grad_`."""
+    """`scores.softplus_to_grad_`."""
     return _softplus_to_grad_(s_QP, s_QP.new_full((), scale))
 
 
@@ -99,5 +99,5 @@ def _softplus(s_BP: Tensor) -> Tensor:
 
 
 def _finite(log_sum_A: Tensor) -> Tensor:
-    """That of an anchor without candidates raised from -inf, as -inf - -inf would be no number."""
+    """Raises that of an anchor without candidates from -inf, as -inf - -inf would be NaN."""
     return log_sum_A.clamp(min=torch.finfo(log_sum_A.dtype).min)

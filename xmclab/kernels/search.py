@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
     Scores = NDArray[np.float32]
 
-RUN = 64  # neighbouring scores that are compared with the worst kept one before any of them is looked at
+RUN = 64  # neighbouring scores compared with the worst kept one in a first quick pass
 
 
 @jit
@@ -41,7 +41,7 @@ def _behind(score: float, label: int, other_score: float, other_label: int) -> b
 
 @jit
 def _replace_worst(ids_K: Ids, scores_K: Scores, label: int, score: float) -> None:
-    """Take the entry in front out of a heap and put another in."""
+    """Replace the front entry of a heap."""
     place, child = 0, 1
     while child < len(ids_K):
         if child + 1 < len(ids_K) and _behind(scores_K[child + 1], ids_K[child + 1], scores_K[child], ids_K[child]):

@@ -1,7 +1,7 @@
 """Updates of the rows of a table in one pass over them, compiled; the torch versions in `tables` define the numbers.
 
-Rows lie anywhere in memory: each is asked for some rows ahead of its turn, and threads share out many of them.
-Sums and products are rounded as there; only a root may differ in its last bit, where torch's is not the nearest number.
+Rows lie anywhere in memory: each is prefetched some rows ahead of its turn, and threads share large updates.
+Sums and products are rounded as there; only a square root may differ in its last bit, where torch rounds it wrongly.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     Stored = NDArray[Any]  # a table: floats, or the bits of bfloat16 as int16
     Noise = NDArray[np.int16] | None  # for the rounding to bfloat16
 
-AHEAD = 8  # rows between asking for one and its turn
-WORTH_A_THREAD = 1 << 18  # numbers: another thread starts too late to help with fewer
+AHEAD = 8  # rows between the prefetch of one and its turn
+WORTH_A_THREAD = 1 << 18  # numbers: with fewer, another thread starts too late to help
 
 
 def gather(weight_LD: Tensor, ids_P: Tensor, scale: float) -> Tensor:
@@ -76,7 +76,7 @@ def _bits(weight_LD: Tensor) -> Stored:
 
 
 def _in_parts(loop: Callable[..., None], rows_PD: Tensor, *arguments: Any) -> None:
-    """Call `loop` with the first and the last of these rows, or of parts of them side by side if there are enough."""
+    """Call `loop` with the bounds of these rows, or in parallel on parts of them if there are enough."""
     rows, parts = rows_PD.shape[0], min(torch.get_num_threads(), rows_PD.numel() // WORTH_A_THREAD)
     if parts <= 1:
         loop(*arguments, 0, rows)

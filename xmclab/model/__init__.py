@@ -1,1 +1,1 @@
-"""The model: an encoder with heads on it, and the tables of which a step touches a few rows."""
+"""The model: an encoder with heads on it, and tables of which a step touches only a few rows."""

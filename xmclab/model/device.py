@@ -16,7 +16,7 @@ from xmclab.errors import ConfigError, Problem
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is cuda where there is one, else the cpu; a device that is not there is refused."""
+    """`auto` is cuda where there is one, else the cpu; an unavailable device is refused."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -46,7 +46,7 @@ def to_device(tokens: Tokens, device: torch.device) -> Tokens:
 
 @contextlib.contextmanager
 def deterministic(wanted: bool) -> Iterator[None]:
-    """The same numbers every time, where torch has a way to it."""
+    """The same numbers every time, where torch supports it."""
     before = torch.are_deterministic_algorithms_enabled()
     memory: Any = torch.utils.deterministic
     fill = memory.fill_uninitialized_memory

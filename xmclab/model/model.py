@@ -48,7 +48,7 @@ class Model(nn.Module):
         return any(self.head(name).labels_from == "text" for name in self.heads)
 
     def tables(self) -> list[RowTable]:
-        """Every table of rows, of whatever part."""
+        """Every table of rows, of any part."""
         return [module for module in self.modules() if isinstance(module, RowTable)]
 
     def settle(self) -> None:
@@ -66,7 +66,7 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def start_heads(self, query_tokens: Ragged, label_tokens: Ragged, targets_NL: sp.csr_array, chunk: int) -> None:
-        """Let the heads that want to begin from the encoder's first picture of the data."""
+        """Let heads initialise themselves from the encoded data."""
         heads = [self.head(name) for name in self.heads if self.head(name).starts_from_texts]
         if not heads:
             return
@@ -121,7 +121,7 @@ class Model(nn.Module):
 
 
 class Vectors(dict[str, Tensor]):
-    """The vectors of texts by head: columns of one tensor, which so has all heads side by side without a copy.
+    """The vectors of texts by head: columns of one tensor, so that all heads are side by side without a copy.
 
     Empty if there are no texts.
     """

@@ -18,8 +18,8 @@ from xmclab.kernels.dispatch import accelerated
 
 TableOptimizer = Literal["adamw", "adagrad", "sgd"]
 TableDtype = Literal["float32", "bfloat16"]
-TINY = 1e-30  # a decay beyond everything still leaves a factor to divide by
-SMALLEST_SCALE = 2.0**-10  # rows are scaled anew below it, far from where numbers lose digits
+TINY = 1e-30  # even an extreme decay leaves a factor to divide by
+SMALLEST_SCALE = 2.0**-10  # rows are rescaled below it, far from where numbers lose digits
 WORTH_LARGE_PAGES = 1 << 22  # bytes
 
 Rows = Tensor | slice  # distinct ids, or a block of neighbours
@@ -29,7 +29,7 @@ class RowTable(nn.Module):
     """A matrix of rows that are looked up by id and updated only when looked up.
 
     The value of a row is `scale * weight[id]`. Weight decay shrinks all rows alike, so it is one multiplication of
-    `scale`: a step costs the same whatever the number of rows, and a row needs no note of the decay it missed.
+    `scale`: a step costs the same for any number of rows, and a row need not record the decay it missed.
 
     Args:
         rows, width: shape of the matrix.
@@ -53,7 +53,7 @@ class RowTable(nn.Module):
         self.scale = 1.0
 
     def forward(self, ids_P: Tensor) -> Tensor:
-        """rows_PD of these ids, in float32 at the least; the gradient is sparse, and that of the value of the row."""
+        """rows_PD of these ids, in at least float32; the gradient is sparse, and that of the value of the row."""
         rows_PD: Tensor = _Lookup.apply(self.weight, ids_P, self.scale)  # type: ignore[no-untyped-call]
         return rows_PD
 
@@ -87,7 +87,7 @@ class _Lookup(torch.autograd.Function):
 
 
 def gather(weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
-    """scale * weight[ids], in float32 at the least."""
+    """scale * weight[ids], in at least float32."""
     if loops := loops_for(weight):
         gathered_PD: Tensor = loops.gather(weight, ids_P, scale)
         return gathered_PD
@@ -103,7 +103,7 @@ def sparse_gradient(ids_P: Tensor, g_PD: Tensor, shape: torch.Size) -> Tensor:
 
 def merged(gradient: Tensor) -> Tensor:
     """The sparse gradient of a table with several lookups of a row added up."""
-    # Sorting has no meaning on the meta device, which only follows shapes and devices.
+    # Sorting is meaningless on the meta device, which only follows shapes and devices.
     if gradient.is_meta or gradient.is_coalesced():
         return gradient
     # One lookup of ascending ids, as of a pool, needs no sorting. Other devices would have to be waited for.
@@ -124,7 +124,7 @@ class RowOptimizer(torch.optim.Optimizer):
     """Updates the rows of `RowTable`s that have a gradient, and leaves the others alone.
 
     `adamw`: Adam with moments kept per row and advanced when the row is touched (as `torch.optim.SparseAdam` does),
-    with decoupled decay. `adagrad`: one accumulator a row. `sgd`: no state. State is in float32 at the least. Bytes of
+    with decoupled decay. `adagrad`: one accumulator a row. `sgd`: no state. State is in at least float32. Bytes of
     a row of d numbers, weight included: 12 d, 4 d + 4 and 4 d; 2 d less in bfloat16.
     """
 
@@ -275,7 +275,7 @@ def write(table: Tensor, rows: Rows, values: Tensor) -> None:
 def in_large_pages(table: Tensor) -> Tensor:
     """Ask the system to keep a new table in large pages, so that a row is found without a walk through page tables.
 
-    A hint that only Linux takes, and nothing else depends on.
+    A hint for Linux only; nothing depends on it.
     """
     advice = getattr(mmap, "MADV_HUGEPAGE", None)
     if advice is not None and table.device.type == "cpu" and table.nbytes >= WORTH_LARGE_PAGES:
@@ -286,7 +286,7 @@ def in_large_pages(table: Tensor) -> Tensor:
 
 
 def widened(x: Tensor) -> Tensor:
-    """The numbers in float32, or as they are if they have that many digits."""
+    """The numbers in float32, or unchanged if at least that precise."""
     return x.float() if x.dtype == torch.bfloat16 else x
 
 
@@ -300,7 +300,7 @@ def rounded_at_random(x: Tensor) -> Tensor:
 
 
 def noise_for(weight: Tensor, x_PD: Tensor) -> Tensor | None:
-    """What rounding to the type of the weight takes."""
+    """The random bits for rounding to the type of the weight."""
     return random_bits(x_PD) if weight.dtype == torch.bfloat16 else None
 
 

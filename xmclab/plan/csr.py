@@ -51,7 +51,7 @@ def find(ascending: NDArray[np.int64], wanted: NDArray[np.int64]) -> tuple[NDArr
 
 
 def sorted_unique(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The distinct numbers, ascending; by sorting, which beats the hash table of `np.unique` on integers."""
+    """The distinct numbers, ascending; by sorting, which is faster on integers than the hash table of `np.unique`."""
     values = np.sort(values)
     first = np.ones(len(values), dtype=np.bool_)
     first[1:] = values[1:] != values[:-1]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def distinct(sizes_Q: NDArray[np.int64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """[Q, n] different numbers per row, a uniform subset of range(size); all of them and -1 where the size is below n.
 
-    Floyd's algorithm on all rows at once: a number is drawn from range(j + 1), and is j instead if it was drawn before.
+    Floyd's algorithm on all rows at once: a number is drawn from range(j + 1), or replaced by j if drawn before.
     """
     longer_Q = sizes_Q > n
     uniform_Rn = rng.random((np.count_nonzero(longer_Q), n))

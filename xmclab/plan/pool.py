@@ -1,7 +1,7 @@
 """The label pool of a batch: sampled positives, mined negatives, and which of all those pairs are true.
 
 Where:    P_i positives of query i; the pool unites, over the batch, at most beta of P_i with the mined negatives
-Law:      every pair of P_i inside the pool is a positive, whoever brought the label, so no true positive is a negative
+Law:      every pair of P_i inside the pool is a positive, whichever query brought the label: none acts as a negative
 Paper:    Kharbanda et al., UniDEC (WWW 2025), pick-some-labels.
 """
 
@@ -41,7 +41,7 @@ def build_batch(
         filter_NL: pairs that must not act as negatives.
         mined_QE: mined negatives of each query, -1 where there are fewer; [Q, 0] for none.
         beta: positives sampled per query, without replacement; all of them where a query has fewer.
-        cap: labels of the pool at the most, 0 for no limit. The pool is then filled up to it: sampled positives
+        cap: maximum labels of the pool, 0 for no limit. The pool is then filled up to it: sampled positives
             first, mined negatives next, the queries' further positives last; within each of the three, the label that
             most queries brought comes first, then the smaller id.
         all_labels: the pool is every label; nothing is sampled or capped.

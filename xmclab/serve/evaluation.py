@@ -41,8 +41,8 @@ def evaluate_folder(
 
     Args:
         source: the data, by default what the model was trained on; read as the run read its own.
-        note: takes what the user should know.
-        overrides: to read it otherwise, such as `reader.separator=;`.
+        note: takes a line for the user.
+        overrides: change how it is read, such as `reader.separator=;`.
     """
     wanted = [*overrides, *([f"data={source}"] if source else ())]
     predictor = open_predictor(folder, registry, device, wanted)
@@ -51,9 +51,9 @@ def evaluate_folder(
     data = open_data(predictor.config if as_the_run else _readable(predictor.config))
     if list(data.label_texts) != list(predictor.labels.texts):
         if not predictor.reads_label_texts:
-            reason = f"its labels are not those of {folder}, and the model has no dual encoder that could read them"
+            reason = f"its labels differ from those of {folder}, and the model has no dual encoder to read them"
             raise ConfigError(Problem(f"--data {data.name}", reason))
-        note(f"the labels of {data.name} are not those of {folder}: only `de`, which reads their texts, can rank them")
+        note(f"the labels of {data.name} differ from those of {folder}: only `de`, which reads texts, can rank them")
         predictor = predictor.for_labels(Labels(data.label_names, data.label_texts))
     with deterministic(settings.deterministic):
         rankings = predictor.rank_all(data.test.texts, settings.evaluate.depth, filter_NL=data.test.filter_NL)
@@ -72,7 +72,7 @@ def evaluate_folder(
 
 
 def _readable(config: Config) -> Config:
-    """The config, with `auto` in place of a reader that does not know the files: they are of another format."""
+    """The config, with `auto` in place of a reader that does not recognise the files."""
     path = locate(config.settings.data.source, config.registry)
     known = config.choice("reader") == AUTO or config.make("reader").matches(path)
     return config if known else unsettle(config, "reader")

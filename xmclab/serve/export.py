@@ -1,10 +1,10 @@
-"""An export: all that answering queries takes, in a folder of its own.
+"""An export: everything needed to answer queries, in one folder.
 
 index.json            what is in the folder, with sizes and sha256
 config.yaml           the resolved config;  labels.jsonl  names and texts of the labels
 vectors/de.npy        label vectors of each head, float32 [L, D], at unit length
-index.faiss           the index over them of the search named in index.json, if faiss was there
-weights.safetensors   weights of the model as far as no other file has them
+index.faiss           the index over them of the search named in index.json, if faiss was installed
+weights.safetensors   weights of the model that no other file has
 encoder/              vocabulary or tokenizer files; a transformers encoder is in the folder itself instead, together
                       with its weights, as a SentenceTransformer (see `sentence_transformer`)
 """
@@ -43,16 +43,16 @@ MANIFEST, WEIGHTS, VECTORS, INDEX = "index.json", "weights.safetensors", "vector
 FORMAT = 1
 FIELDS = {"labels": int, "heads": list, "sentence_transformer": str | None, "index": dict | None, "files": dict}
 AGAIN = "export the run again"
-TRANSFORMER = "encoder.network."  # names of the weights that a SentenceTransformer folder has itself
+TRANSFORMER = "encoder.network."  # prefix of the weights that a SentenceTransformer folder already has
 
 
 def write_export(predictor: Predictor, run: Path, to: Path, index_type: str | None) -> dict[str, Any]:
-    """Write the model of a run; what is in the folder, as index.json has it.
+    """Write the model of a run; returns the content of index.json.
 
     Args:
         predictor: the model of the folder `run`.
-        to: a new folder; it is complete or not there.
-        index_type: of faiss; None: as the run had it, flat if it had none.
+        to: a new folder, complete or absent.
+        index_type: type of the faiss index; None: that of the run, or flat.
     """
     model, config = predictor.model, predictor.config
     head = query_head(model)
@@ -96,12 +96,12 @@ def _own_weights(config: Config, model: Model, without: str | None) -> dict[str,
 
 
 def _without_labels(config: Config, encoder: Any) -> Model:
-    """The model with as few labels as there can be."""
+    """The model with the fewest possible labels."""
     return Model(encoder, {name: config.make(f"head.{name}") for name in config.heads}, num_labels=1)
 
 
 def _write_index(predictor: Predictor, path: Path, index_type: str | None) -> dict[str, Any] | None:
-    """Build and write the index of the last search; what index.json says of it, None without faiss."""
+    """Build and write the index of the last search; returns its entry in index.json, None without faiss."""
     search = predictor.searches[-1]
     try:
         name, index = predictor.config.choice("index"), predictor.config.make("index")
@@ -111,7 +111,7 @@ def _write_index(predictor: Predictor, path: Path, index_type: str | None) -> di
     except PluginError:
         if index_type is not None:
             raise
-        log.warning("faiss is not there: no index is written, searches of the export compare all labels")
+        log.warning("faiss is not installed: no index written, searches of the export will compare all labels")
         return None
     index.build(searches({head: predictor.vectors(head) for head in search.split("+")})[search])
     index.write(path)
@@ -119,7 +119,7 @@ def _write_index(predictor: Predictor, path: Path, index_type: str | None) -> di
 
 
 def load_export(folder: Path, registry: Registry, device: torch.device, overrides: tuple[str, ...]) -> Predictor:
-    """The model of an export; every file is compared with its sha256 before it is read."""
+    """The model of an export; every file is checked against its sha256 before it is read."""
     manifest = _read_manifest(folder)
     files, stored = manifest["files"], manifest["index"]
     later = {INDEX} if stored else set()
@@ -134,7 +134,7 @@ def load_export(folder: Path, registry: Registry, device: torch.device, override
         model = _without_labels(config, encoder)
         unknown = model.load_state_dict(load_file(folder / WEIGHTS), strict=False).unexpected_keys
         if unknown:
-            raise ValueError(f"{WEIGHTS} has weights that the model has not: {', '.join(unknown[:3])}")
+            raise ValueError(f"{WEIGHTS} has weights unknown to the model: {', '.join(unknown[:3])}")
     model.to(device)
     labels = store.load_labels(folder)
 
@@ -155,7 +155,7 @@ def load_export(folder: Path, registry: Registry, device: torch.device, override
         except PluginError:
             return None  # without faiss, all labels are compared
         except StorageError as error:
-            log.warning("%s; all labels are compared with their vectors instead", error)
+            log.warning("%s; comparing all label vectors instead", error)
             return None
         return index
 
@@ -172,13 +172,13 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise _damaged(folder, str(error)) from error
     version = manifest.get("format") if isinstance(manifest, dict) else None
     if not isinstance(version, int):
-        raise _damaged(folder, "it does not say what format it is")
+        raise _damaged(folder, "no format version")
     if version > FORMAT:
         writer = f"written by xmclab {manifest.get('xmclab')}, format {version}; this is {__version__}, format {FORMAT}"
         raise StorageError(Problem(str(folder), writer, "use a newer xmclab"))
     for field, kinds in FIELDS.items():
         if not isinstance(manifest.get(field, ...), kinds):
-            raise _damaged(folder, f"no {field!r}, or not as it was written")
+            raise _damaged(folder, f"{field!r} is missing or invalid")
     return dict(manifest)
 
 
@@ -192,10 +192,10 @@ def _check_manifest(folder: Path, manifest: dict[str, Any], predictor: Predictor
         real["search of the index"], found["search of the index"] = predictor.searches[-1], stored.get("search")
     for field, value in real.items():
         if found[field] != value:
-            raise _damaged(folder, f"{field}: {found[field]!r}, the other files say {value!r}")
+            raise _damaged(folder, f"{field}: {found[field]!r}, but the other files say {value!r}")
     for name in (store.CONFIG, store.LABELS, WEIGHTS, *(f"{VECTORS}/{head}.npy" for head in heads)):
         if name not in manifest["files"]:
-            raise _damaged(folder, f"{name} is not among the files")
+            raise _damaged(folder, f"{name} is not listed")
 
 
 def _damaged(folder: Path, what: str) -> StorageError:
@@ -207,7 +207,7 @@ def _digest(path: Path) -> dict[str, Any]:
 
 
 def _verify(folder: Path, name: str, files: dict[str, Any]) -> None:
-    """Refuse a file that is not as it was written."""
+    """Refuse a file that changed since it was written."""
     path = folder / name
     if not path.is_file():
         raise StorageError(Problem(str(path), "missing", AGAIN))
@@ -216,4 +216,4 @@ def _verify(folder: Path, name: str, files: dict[str, Any]) -> None:
         size = f"has {found['bytes']:,} bytes, {MANIFEST} says {expected.get('bytes', 0):,}"
         raise StorageError(Problem(str(path), f"truncated or changed: {size}", AGAIN))
     if found["sha256"] != expected.get("sha256"):
-        raise StorageError(Problem(str(path), f"changed: its sha256 is not that of {MANIFEST}", AGAIN))
+        raise StorageError(Problem(str(path), f"changed: its sha256 does not match {MANIFEST}", AGAIN))

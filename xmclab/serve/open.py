@@ -14,7 +14,7 @@ from xmclab.runs.store import LABELS, load_labels, load_model
 from xmclab.serve.export import AGAIN, MANIFEST, VECTORS, load_export
 from xmclab.serve.predictor import Predictor
 
-# What only training needs is replaced by built-in parts, so that its plugins need not be at hand.
+# What only training needs is replaced by built-in parts, so that its plugins need not be installed.
 WITHOUT_TRAINING = ("loss=ds", "reduction=psl", "sampler=random", "miner=none", "tracker=none", "baseline=none")
 NO_DATA = ("reader=auto",)  # keeps the reader's `text`, which says what the model expects of a query
 
@@ -25,17 +25,17 @@ def open_predictor(
     """The model of a run folder, or of an export.
 
     Args:
-        overrides: how data is read, if it is; by default no reader is needed.
+        overrides: how data is read, if at all; by default no reader is needed.
     """
     overrides = (*WITHOUT_TRAINING, f"device={device}", *overrides)
     if (folder / MANIFEST).is_file():
         return load_export(folder, registry, pick_device(device), overrides)
-    if (folder / VECTORS).is_dir():  # which a run folder has not
+    if (folder / VECTORS).is_dir():  # a run folder has none
         raise StorageError(Problem(str(folder / MANIFEST), "missing", AGAIN))
     config, model = load_model(folder, registry, *overrides)
     labels = load_labels(folder)
     if len(labels) != model.num_labels:
-        counts = f"{len(labels)} labels, the model has {model.num_labels}"
+        counts = f"{len(labels)} labels, but the model has {model.num_labels}"
         raise StorageError(Problem(str(folder / LABELS), f"damaged: {counts}"))
     model.to(pick_device(device))
     chunk = config.settings.encode.search_chunk

@@ -15,7 +15,7 @@ from rich.table import Table
 from xmclab.api import Ranking
 from xmclab.runs.store import Labels
 
-WIDTH = 120  # columns of a table that nobody watches
+WIDTH = 120  # columns of a table that is not shown on a terminal
 
 
 class Writer(ABC):
@@ -40,7 +40,7 @@ class Writer(ABC):
 
 
 def rows_of(ranking: Ranking) -> Iterator[list[tuple[int, float]]]:
-    """(label, score) of each query; what only fills a row up is left out."""
+    """(label, score) of each query; without padding."""
     for ids, scores in zip(ranking.ids_NK.tolist(), ranking.scores_NK.tolist(), strict=True):
         yield [(label, score) for label, score in zip(ids, scores, strict=True) if label >= 0]
 

@@ -21,7 +21,7 @@ from xmclab.plan.indexes.checks import refuse_non_finite
 from xmclab.plan.indexes.exact import Exact
 from xmclab.runs.store import Labels
 
-NEAREST = 10  # trained labels that stand for a label without a classifier
+NEAREST = 10  # trained labels that stand in for a label without a classifier
 CHUNKS_OF_A_BLOCK = 4  # texts of similar length are encoded together, so a block is several chunks
 
 
@@ -30,7 +30,7 @@ class Predictor:
 
     Args:
         label_vectors: z_LD of a head as searched; called at most once for a head.
-        stored_index: the index of a search that somebody built before, None where there is none.
+        stored_index: the prebuilt index of a search, None where there is none.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Predictor:
         if len(self.searches) > 1:
             self.searches += (COMBINED,)
         self.labels = labels
-        self.trained_labels = len(labels)  # the first ones; the others were added
+        self.trained_labels = len(labels)  # the first ones; later ones were added
         self._label_vectors, self._stored_index = label_vectors, stored_index
         self._vectors: dict[str, Tensor] = {}
         self._indexes: dict[str, Index] = {}
-        self.without_word = 0  # texts ranked so far that the encoder knows no word of
+        self.without_word = 0  # texts ranked so far without a word of the vocabulary
         self._added_AD: Tensor | None = None  # vectors of the added labels in the dual encoder's space
 
     def pick_search(self, name: str | None) -> str:
@@ -70,7 +70,7 @@ class Predictor:
 
     @property
     def reads_content(self) -> bool:
-        """Whether the model was trained on titles together with what is below them."""
+        """Whether the model was trained on titles together with contents."""
         reader = self.config.parts["reader"]
         return reader is not None and reader.options.get("text") == "title+content"
 
@@ -104,12 +104,12 @@ class Predictor:
     def add_labels(self, labels: Labels) -> None:
         """Rank these labels as well, by their texts; their ids follow those of the others.
 
-        They have no classifier. Where both heads are searched, what the classifier says on average of the labels that
-        the dual encoder finds nearest to the query stands in for it, so that old and new labels compete fairly.
+        They have no classifier. Where both heads are searched, the mean classifier score of the labels that the dual
+        encoder finds nearest to the query stands in for it, so that old and new labels compete fairly.
         """
         if not self.reads_label_texts:
             raise ConfigError(
-                Problem("--add-labels", "the model has classifiers only, and none for a new label", "train a `de` head")
+                Problem("--add-labels", "the model has only classifiers, and none for new labels", "train a `de` head")
             )
         tokens = self.model.encoder.tokenise(labels.texts)
         added_AD = self.model.label_vectors(tokens, self._chunk, ["de"])["de"]
@@ -159,7 +159,7 @@ class Predictor:
         return merged(ranking, Ranking(ids_NK, scores_NK))
 
     def _classifier_guess(self, vectors: Mapping[str, Tensor]) -> NDArray[np.float32]:
-        """[N, 1] what stands for the classifier's cosine of an added label: the mean over the nearest others."""
+        """[N, 1] the stand-in for the classifier's cosine of an added label: the mean over the nearest others."""
         nearest_NK, _ = self.index("de").search(vectors["de"], min(NEAREST, self.trained_labels))
         z_NKD = self.vectors("clf")[nearest_NK.clamp(min=0)]
         cosines_NK = torch.einsum("nd,nkd->nk", vectors["clf"], z_NKD)
@@ -168,7 +168,7 @@ class Predictor:
         return mean_N[:, None].cpu().numpy()
 
     def answer(self, texts: Iterable[str], k: int, search: str) -> Iterator[tuple[list[str], Ranking]]:
-        """(texts, their ranking) block by block: neither all texts nor all rankings are held."""
+        """(texts, their ranking) block by block: neither all texts nor all rankings are held in memory."""
         stream, first = iter(texts), 0
         while block := list(islice(stream, CHUNKS_OF_A_BLOCK * self._chunk)):
             yield block, self.rank(block, k, search, first=first)

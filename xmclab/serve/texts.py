@@ -1,4 +1,4 @@
-"""Texts from files that anybody can write: a text per line, or a table (CSV, TSV, JSON lines, Parquet)."""
+"""Texts from plain files: a text per line, or a table (CSV, TSV, JSON lines, Parquet)."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class TextFile:
     """The texts of a file. Iterating reads it from the start, a record at a time.
 
     Args:
-        path: `.txt` (a text per line) or a table; `.gz` behind it is fine.
-        column: of the table that holds the text.
-        of_labels: they are labels, each with a name; else queries.
-        with_content: put the content of a row behind its title, as the model may have been trained.
+        path: `.txt` (a text per line) or a table, optionally with `.gz` appended.
+        column: the column of the table that holds the text.
+        of_labels: the texts are labels, each with a name; else queries.
+        with_content: append the content of a row to its title, for models trained that way.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class TextFile:
         self.is_table = bool(kind_of(path))
         if not self.is_table and Path(path.name.removesuffix(".gz")).suffix.lower() != ".txt":
             kinds = ", ".join((".txt", *SUFFIXES))
-            raise ConfigError(Problem(str(path), "the name does not say what format it is", f"known: {kinds}"))
+            raise ConfigError(Problem(str(path), "unknown file format", f"known: {kinds}"))
 
     def check(self) -> int:
         """Read everything once; the number of texts.
@@ -50,7 +50,7 @@ class TextFile:
         problems = Problems()
         found = sum(1 for _ in self._checked(problems))
         if not found and not problems.about(self.path):
-            problems.file(self.path, "no text in it")
+            problems.file(self.path, "has no texts")
         problems.raise_if_any()
         return found
 
@@ -62,7 +62,7 @@ class TextFile:
     def _checked(self, problems: Problems) -> Iterator[TextRecord]:
         for number, record in self._records(problems):
             if self.of_labels and not record.name.strip():
-                problems.line(self.path, number, "a label without a name")
+                problems.line(self.path, number, "label without a name")
                 continue
             yield record
 
@@ -76,8 +76,8 @@ class TextFile:
         column = self._pick(columns)
         if column is None:
             if not problems.about(self.path):
-                there = f"there are: {', '.join(map(repr, columns)) or 'none'}"
-                advice = "rename the one with the text" if self.of_labels else "--column names the one to read"
+                there = f"columns: {', '.join(map(repr, columns)) or 'none'}"
+                advice = "rename the one with the text" if self.of_labels else "choose one with --column"
                 problems.file(self.path, f"no column {self.column or ' or '.join(self.known)}", f"{there}; {advice}")
             return
         content = known_column(columns, CONTENT, column) if self.with_content else None

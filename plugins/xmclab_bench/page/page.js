@@ -1,6 +1,6 @@
 "use strict";
 const report = JSON.parse(document.getElementById("data").textContent);
-// Okabe and Ito's colours, told apart by colour-blind readers, then lighter relatives.
+// Okabe and Ito's colours, safe for colour-blind readers, then lighter shades.
 const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#7f7f7f", "#b2df8a",
   "#a6761d", "#1b9e77", "#e7298a"];
 const BAND_SHADES = {head: 1, torso: 0.6, tail: 0.3};
@@ -243,12 +243,12 @@ function drawDifferences() {
     svg.append(tipped(dot, `${row.name} less ${state.against}\n${number(row.value)} (${number(row.low)} to ${number(row.high)})`));
     svg.append(shape("text", {x: 900 - right + 12, y: y + 4}, chance(row.p)));
   });
-  const axis = `${state.metric} of ${state.search}, percentage points more than ${state.against}`;
+  const axis = `${state.metric} of ${state.search}, percentage points above ${state.against}`;
   svg.append(shape("text", {class: "label", x: (left + 900 - right) / 2, y: height - 6, "text-anchor": "middle"}, axis));
   const best = rowsShown().find(row => (row.metrics[state.metric] || {}).best);
-  const verdict = best ? `${best.name} is better than every other row.` : "No row is better than every other one.";
+  const verdict = best ? `${best.name} is better than every other row.` : "No row is better than every other row.";
   fill("differences", choice("against", "against", candidates), element("p", {class: "note", id: "verdict"}, verdict),
-    element("p", {class: "note"}, "Bars: 95 % intervals of a paired bootstrap over test queries and seeds; p: the larger of the bootstrap's and the sign-flip test's, not corrected here. The verdict and bold numbers are corrected for the rivals of a row."), svg);
+    element("p", {class: "note"}, "Bars: 95 % intervals of a paired bootstrap over test queries and seeds; p: the larger of the bootstrap and sign-flip p-values, uncorrected. The verdict and bold numbers are corrected for multiple comparisons."), svg);
 }
 
 function drawHeads() {
@@ -288,7 +288,7 @@ function drawCurves() {
   const loss = losses.some(line => line.points.length > 1) ? lineChart(losses, "epoch", "training loss") : null;
   if (!chart && !loss) return fill("curves");
   fill("curves", chart && choice("over", "clock", ["epoch", "seconds"]), legend(),
-    charts(figure("Mean over the seeds, on the test queries", chart), figure("Losses of different rows are different quantities", loss)));
+    charts(figure("Mean over the seeds, on the test queries", chart), figure("Losses of different rows are not comparable", loss)));
 }
 
 function drawCosts() {
@@ -311,7 +311,7 @@ function drawTradeoff() {
   const of = search => {
     const dots = report.rows.filter(row => row.column === state.column && row.search === search && pair.every(m => row.metrics[m]))
       .map(row => ({name: row.name, text: `${row.name}, ${search}`, x: row.metrics[pair[1]].mean, y: row.metrics[pair[0]].mean}));
-    return figure(`${search}: up is precise, right serves rare labels`, dots.length ? scatter(dots, pair[1], pair[0]) : null);
+    return figure(`${search}: up is more precise, right is better on rare labels`, dots.length ? scatter(dots, pair[1], pair[0]) : null);
   };
   fill("tradeoff", legend(), charts(...report.searches.map(of)));
 }
@@ -343,7 +343,7 @@ function drawBands() {
   });
   svg.append(shape("text", {class: "label", x: (left + 900 - right) / 2, y: height - 4, "text-anchor": "middle"}, `${state.metric} of ${state.search}`));
   fill("bands", element("p", {class: "note"},
-    "What labels with more than 100 (dark), 11 to 100 and up to 10 (light) training queries bring to the metric; the parts sum to the whole."), svg);
+    "What labels with more than 100 (dark), 11 to 100 and up to 10 (light) training queries contribute to the metric; the parts sum to the whole."), svg);
 }
 
 function drawPools() {
@@ -354,9 +354,9 @@ function drawPools() {
   const line = name => groups.map(group => ({name: group.name, points: group.pool.map(epoch => [epoch.epoch, epoch[name]])}));
   const several = groups.some(group => group.pool.length > 1);
   fill("pools", legend(), charts(
-    figure("Positives in the pool per query against the size of the pool, means over a run",
-      scatter(dots, "labels of a pool", "positives per query")),
-    several ? figure("Positives in the pool per query", lineChart(line("positives"), "epoch", "positives per query")) : null));
+    figure("Positives per query in the pool against pool size, means over a run",
+      scatter(dots, "labels per pool", "positives per query")),
+    several ? figure("Positives per query in the pool", lineChart(line("positives"), "epoch", "positives per query")) : null));
 }
 
 function drawConfig() {
@@ -400,8 +400,8 @@ function drawCharts() {
 
 document.getElementById("footnote").textContent = report.footnote;
 const unfinished = report.groups.filter(group => group.state !== "finished").length;
-document.getElementById("hint").textContent = "Click a heading to sort; hold the pointer over a number for its seeds."
-  + (unfinished ? ` ${unfinished} of ${report.groups.length} rows are not finished: their numbers are those of the latest evaluation.` : "");
+document.getElementById("hint").textContent = "Click a heading to sort; hover over a number to see its seeds."
+  + (unfinished ? ` ${unfinished} of ${report.groups.length} rows are unfinished: they show their latest evaluation.` : "");
 drawControls();
 drawTable();
 drawCharts();

@@ -21,7 +21,7 @@ from xmclab.api import Encoder, Ragged, Side, Tokens
 
 @dataclass(eq=False)
 class PartName(Encoder):
-    """The mean of the vectors of a text's words, which share a table by their hash."""
+    """The mean of a text's word vectors, from a table indexed by hash."""
 
     dim: int = xmclab.option(128, "width of the vectors", ge=1)
     buckets: int = xmclab.option(1 << 14, "rows of the table", ge=1)
@@ -59,7 +59,7 @@ class PartName(Encoder):
         return x_BD
 
     def save_assets(self, folder: Path) -> None:
-        """Nothing but parameters was made by `fit`."""
+        """Nothing to save: `fit` makes only parameters."""
 
     def load_assets(self, folder: Path) -> None:
         """In place of `fit`."""

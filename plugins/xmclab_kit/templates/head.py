@@ -1,4 +1,4 @@
-"""Two towers: queries and labels through linear maps of their own.
+"""Two towers: queries and labels each have their own linear map.
 
 Formula:  q = normalise(A Phi(x)),  z_l = normalise(B Phi(z_l))
 Where:    Phi the encoder, x the text of a query, z_l that of label l
@@ -17,7 +17,7 @@ from xmclab.api import Head
 
 @dataclass(eq=False)
 class PartName(Head):
-    """Cosine of query and label, each through a linear map of its own."""
+    """Cosine of query and label, each through its own linear map."""
 
     labels_from = "text"
 

@@ -20,7 +20,7 @@ from xmclab.api import MultiClassLoss
 class PartName(MultiClassLoss):
     """Each positive must lead the hardest negative by a margin."""
 
-    margin: float = xmclab.option(1.0, "by which a positive must lead", ge=0)
+    margin: float = xmclab.option(1.0, "margin by which a positive must lead", ge=0)
 
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         """[Q, P] the loss of every pair: the reduction weighs and sums them."""

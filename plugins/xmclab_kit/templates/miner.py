@@ -20,7 +20,9 @@ from xmclab.api import Miner
 class PartName(Miner):
     """Labels drawn by their frequency, in one order for all queries of a batch."""
 
-    power: float = xmclab.option(0.5, "of the frequency; 0: all labels alike", ge=0)
+    power: float = xmclab.option(
+        0.5, "exponent of the frequency; 0: all labels alike", ge=0
+    )
 
     def sample(
         self,

@@ -1,4 +1,4 @@
-"""The positives of a query, by a power of how many there are.
+"""The positives of a query, weighted by a power of their number.
 
 Formula:  L = mean_i sum_{p in P_i} y_ip / (sum_p' y_ip')^power * loss(i,p)
 Where:    P_i positives of anchor i in the pool
@@ -18,7 +18,7 @@ from xmclab.api import Reduction
 
 @dataclass
 class PartName(Reduction):
-    """The positives in the pool, by a power of how many there are."""
+    """The positives in the pool, weighted by a power of their number."""
 
     power: float = xmclab.option(0.5, "0: their sum, 1: their mean", ge=0, le=1)
 

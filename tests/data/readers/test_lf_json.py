@@ -145,19 +145,22 @@ def test_archive_that_is_none(folder: Path) -> None:
         ("[" * 100_000, "not JSON: '[[[["),
         ("[1]", "not a JSON object: '[1]'"),
         ('{"target_ind": [0]}', "lacks 'title'"),
-        ('{"title": 7, "target_ind": [0]}', "'title' is no text: '7'"),
-        ('{"title": "\\ud800", "target_ind": [0]}', "'title' has half a surrogate pair"),
+        ('{"title": 7, "target_ind": [0]}', "'title' is not a string: '7'"),
+        ('{"title": "\\ud800", "target_ind": [0]}', "'title' contains an unpaired surrogate"),
         ('{"title": "t"}', "'target_ind' is missing"),
-        ('{"title": "t", "target_ind": 1}', "'target_ind' is no list"),
+        ('{"title": "t", "target_ind": 1}', "'target_ind' is not a list"),
         ('{"title": "t", "target_ind": [3]}', "label index 3 is out of range: lbl.json.gz has 3 labels"),
         ('{"title": "t", "target_ind": [-1]}', "label index -1 is out of range"),
         ('{"title": "t", "target_ind": [99999999999999999999]}', "label index 99999999999999999999 is out of range"),
-        ('{"title": "t", "target_ind": [1.0]}', "label index '1.0' is no whole number"),
-        ('{"title": "t", "target_ind": [true]}', "label index 'true' is no whole number"),
-        ('{"title": "t", "target_ind": [1], "target_rel": []}', "'target_rel' does not have the 1 values"),
-        ('{"title": "t", "target_ind": [1], "target_rel": [NaN]}', "relevance 'NaN' is not a positive number"),
-        ('{"title": "t", "target_ind": [1], "target_rel": [0]}', "relevance '0' is not a positive number"),
-        ('{"title": "t", "target_ind": [1], "target_rel": [1e300]}', "relevance '1e+300' is not a positive number"),
+        ('{"title": "t", "target_ind": [1.0]}', "label index '1.0' is not an integer"),
+        ('{"title": "t", "target_ind": [true]}', "label index 'true' is not an integer"),
+        ('{"title": "t", "target_ind": [1], "target_rel": []}', "'target_rel' needs 1 values, as many as 'target_ind'"),
+        ('{"title": "t", "target_ind": [1], "target_rel": [NaN]}', "relevance 'NaN' is not a positive float32 number"),
+        ('{"title": "t", "target_ind": [1], "target_rel": [0]}', "relevance '0' is not a positive float32 number"),
+        (
+            '{"title": "t", "target_ind": [1], "target_rel": [1e300]}',
+            "relevance '1e+300' is not a positive float32 number",
+        ),
         ("", "blank line"),
     ],
 )
@@ -171,7 +174,7 @@ def test_all_bad_lines_are_counted_and_five_shown(folder: Path) -> None:
     write_lines(folder / "tst.json.gz", [TEST[0], *["{"] * 3])
     message = error_of(folder)
     assert message.count("not JSON") == 5
-    assert "10 bad lines in all (7 in trn.json.gz, 3 in tst.json.gz), the first 5 of each kind are shown" in message
+    assert "10 bad lines in total (7 in trn.json.gz, 3 in tst.json.gz); the first 5 of each kind are shown" in message
 
 
 def test_bad_labels_do_not_make_targets_out_of_range(folder: Path) -> None:
@@ -208,7 +211,7 @@ def test_missing_uids_become_line_numbers(folder: Path) -> None:
 def test_duplicate_labels_count_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     record = {"title": "t", "target_ind": [2, 0, 2, 2], "target_rel": [0.5, 1, 2, 1]}
     write_lines(folder / "trn.json.gz", [record, *TRAIN])
-    assert any("trn.json.gz: 2 duplicate labels of a query left out" in line for line in warnings_of(folder, caplog))
+    assert any("trn.json.gz: ignored 2 duplicate labels of a query" in line for line in warnings_of(folder, caplog))
     np.testing.assert_array_equal(read(folder).train.targets_NL.toarray()[0], [1, 0, 2])
 
 
@@ -219,7 +222,7 @@ def test_duplicate_and_empty_texts_and_queries_without_labels(folder: Path, capl
         f"{folder / 'trn.json.gz'}: 1 queries have no label (line 3)",
         f"{folder / 'lbl.json.gz'}: 1 empty texts (line 5)",
         f"{folder / 'trn.json.gz'}: 1 empty texts (line 3)",
-        f"{folder / 'lbl.json.gz'}: 1 labels have the text of another label "
+        f"{folder / 'lbl.json.gz'}: 1 labels share their text with another label "
         "(data.merge_same_text=true keeps them from being each other's negatives)",
     ]
 
@@ -233,8 +236,8 @@ def test_missing_filter_file_warns(folder: Path, caplog: pytest.LogCaptureFixtur
     (folder / "filter_labels_test.txt").unlink()
     (warning,) = warnings_of(folder, caplog)
     assert warning == (
-        f"{folder}: no filter_labels_test.txt or tst_filter_labels.txt: reciprocal pairs are ranked and scored, "
-        "which is fine unless queries are labels themselves"
+        f"{folder}: no filter_labels_test.txt or tst_filter_labels.txt; reciprocal pairs are ranked and scored "
+        "(fine unless queries are also labels)"
     )
     assert read(folder).test.filter_NL.nnz == 0
 
@@ -275,7 +278,7 @@ def test_what_points_into_a_file_without_an_end_is_not_judged(folder: Path) -> N
 @pytest.mark.parametrize("name", ["trn.json.gz", "tst.json.gz", "lbl.json.gz"])
 def test_empty_files(folder: Path, name: str) -> None:
     write_lines(folder / name, [])
-    assert f"{folder / name}: no line in it" in error_of(folder)
+    assert f"{folder / name}: has no lines" in error_of(folder)
 
 
 def test_no_training_query_with_a_label(folder: Path) -> None:

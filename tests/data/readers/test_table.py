@@ -185,7 +185,7 @@ def test_a_column_without_a_name_is_ignored(tmp_path: Path, lines: tuple[str, ..
     data = read(write_csv(tmp_path / "own.csv", *lines), test_share=0.5)
     assert (all_queries(data), list(data.label_names)) == ({"red": [1, 1], "blue": [0, 1]}, ["a", "b"])
     message = error_of(write_csv(tmp_path / "own.csv", ",frage,tags", "0,red,a"))
-    assert "no column of the queries: query or title or text (there are 'frage', 'tags';" in message
+    assert "no column for the queries: expected query or title or text (columns: 'frage', 'tags';" in message
 
 
 def test_cells_over_several_lines_long_cells_and_a_byte_order_mark(tmp_path: Path) -> None:
@@ -199,13 +199,13 @@ def test_cells_over_several_lines_long_cells_and_a_byte_order_mark(tmp_path: Pat
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("red,a,b", "3 cells where the header has 2: a cell with a comma in it stands in double quotes"),
-        ("red", "1 cells where the header has 2: an empty cell has its comma too"),
-        ('"red"x,a', "not a row of cells: ',' expected after '\"'"),
+        ("red,a,b", "3 cells where the header has 2: put cells that contain a comma in double quotes"),
+        ("red", "1 cells where the header has 2: an empty cell still needs its comma"),
+        ('"red"x,a', "malformed row: ',' expected after '\"'"),
         ('red,"[a"', None),
         ('red,"[a]"', "not a list: '[a]'"),
-        ('red,"[1.5]"', "neither a name nor a whole number: '1.5'"),
-        ('red,"open', "not a row of cells: unexpected end of data"),
+        ('red,"[1.5]"', "neither a name nor an integer: '1.5'"),
+        ('red,"open', "malformed row: unexpected end of data"),
     ],
 )
 def test_bad_rows_of_csv(tmp_path: Path, line: str, message: str | None) -> None:
@@ -223,13 +223,13 @@ def test_bad_rows_of_csv(tmp_path: Path, line: str, message: str | None) -> None
         ("{", "not JSON: '{'"),
         ("[]", "not a JSON object"),
         ('{"labels": ["a"]}', "lacks 'query'"),
-        ('{"query": 3, "labels": ["a"]}', "'query' is no text: '3'"),
-        ('{"query": "\\ud800", "labels": ["a"]}', "'query' has half a surrogate pair"),
-        ('{"query": "q", "labels": [null]}', "neither a name nor a whole number: 'None'"),
-        ('{"query": "q", "labels": [true]}', "neither a name nor a whole number: 'True'"),
-        ('{"query": "q", "labels": ["a"], "relevances": [1, 2]}', "2 relevances of 1 labels"),
-        ('{"query": "q", "labels": ["a"], "relevances": ["x"]}', "relevances are no numbers"),
-        ('{"query": "q", "labels": ["a"], "relevances": [0]}', "relevance 0.0 is not a positive number"),
+        ('{"query": 3, "labels": ["a"]}', "'query' is not text: '3'"),
+        ('{"query": "\\ud800", "labels": ["a"]}', "'query' contains an unpaired surrogate"),
+        ('{"query": "q", "labels": [null]}', "neither a name nor an integer: 'None'"),
+        ('{"query": "q", "labels": [true]}', "neither a name nor an integer: 'True'"),
+        ('{"query": "q", "labels": ["a"], "relevances": [1, 2]}', "2 relevances for 1 labels"),
+        ('{"query": "q", "labels": ["a"], "relevances": ["x"]}', "relevances are not numbers"),
+        ('{"query": "q", "labels": ["a"], "relevances": [0]}', "relevance 0.0 is not a positive float32 number"),
         ("", "blank line"),
     ],
 )
@@ -243,10 +243,10 @@ def test_bad_rows_of_json_lines(tmp_path: Path, line: str, message: str) -> None
 def test_missing_columns_are_named(tmp_path: Path) -> None:
     file = write_csv(tmp_path / "own.csv", "frage,antwort", "red,a")
     message = error_of(file)
-    assert "no column of the queries: query or title or text (there are 'frage', 'antwort'" in message
-    assert "; reader.query=NAME chooses one)" in message
-    assert "no column of the labels: labels or label or targets or tags" in message
-    assert "no column of the labels: b (" in error_of(file, query="frage", labels="b")
+    assert "no column for the queries: expected query or title or text (columns: 'frage', 'antwort'" in message
+    assert "; choose one with reader.query=NAME)" in message
+    assert "no column for the labels: expected labels or label or targets or tags" in message
+    assert "no column for the labels: expected b (" in error_of(file, query="frage", labels="b")
 
 
 @pytest.mark.parametrize("sign", [";", "\t"])
@@ -259,12 +259,12 @@ def test_another_sign_between_the_cells(tmp_path: Path, sign: str) -> None:
 @pytest.mark.parametrize("name", ["own.csv", "own.tsv", "own.jsonl"])
 def test_an_empty_file(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
-    assert "no column of the queries: query or title or text (it has no header" in error_of(tmp_path / name)
+    assert "no column for the queries: expected query or title or text (no header" in error_of(tmp_path / name)
 
 
 def test_a_header_alone(tmp_path: Path) -> None:
     file = write_csv(tmp_path / "own.csv", "query,labels")
-    assert error_of(file) == f"{file}: no line in it"
+    assert error_of(file) == f"{file}: has no lines"
 
 
 def test_no_labels_at_all(tmp_path: Path) -> None:
@@ -274,21 +274,21 @@ def test_no_labels_at_all(tmp_path: Path) -> None:
 
 def test_one_query_is_too_few_to_hold_one_out(tmp_path: Path) -> None:
     message = error_of(write_csv(tmp_path / "own.csv", "query,labels", "red,a"))
-    assert "no test queries can be held out of 1 queries" in message
+    assert "cannot hold out test queries from 1 queries" in message
 
 
 def test_unknown_labels_and_queries(tmp_path: Path) -> None:
     write_csv(tmp_path / "train.csv", "id,query", "1,red", "2,blue")
     write_csv(tmp_path / "test.csv", "id,query", "3,green")
     write_csv(tmp_path / "labels.csv", "name", "cold", "cold", "warm")
-    assert f"{tmp_path / 'labels.csv'}:3: a second label of the name 'cold'" in error_of(tmp_path)
+    assert f"{tmp_path / 'labels.csv'}:3: duplicate label name 'cold'" in error_of(tmp_path)
     write_csv(tmp_path / "labels.csv", "name", "cold", "warm")
     write_csv(tmp_path / "pairs.csv", "query,label", "1,cold", "9,cold", "2,wet")
     message = error_of(tmp_path)
-    assert f"{tmp_path / 'pairs.csv'}:3: query '9' is in no table of queries" in message
+    assert f"{tmp_path / 'pairs.csv'}:3: query '9' is not in any table of queries" in message
     assert f"{tmp_path / 'pairs.csv'}:4: label 'wet' is not in labels.csv" in message
     write_csv(tmp_path / "test.csv", "id,query", "2,green")
-    assert f"{tmp_path / 'test.csv'}: two queries of the name '2'" in error_of(tmp_path)
+    assert f"{tmp_path / 'test.csv'}: two queries are named '2'" in error_of(tmp_path)
 
 
 def test_a_pair_without_a_label(tmp_path: Path) -> None:
@@ -304,7 +304,7 @@ def test_warnings_name_the_lines_of_the_file(tmp_path: Path, caplog: pytest.LogC
     write_csv(tmp_path / "labels.csv", "uid,title", 'a,"A\n"', "b,")
     read(tmp_path)
     assert [record.getMessage() for record in caplog.records] == [
-        f"{file}: 2 duplicate labels of a query left out (line 7)",
+        f"{file}: ignored 2 duplicate labels of a query (line 7)",
         f"{file}: 6 queries have no label (line 6, 8, 9, 10, 11, …)",
         f"{tmp_path / 'labels.csv'}: 1 empty texts (line 4)",
         f"{file}: 1 empty texts (line 5)",
@@ -318,15 +318,15 @@ def test_duplicate_pairs_are_named_where_they_are(tmp_path: Path, caplog: pytest
     write_csv(tmp_path / "pairs.csv", "query,label", *pairs)
     read(tmp_path)
     assert [record.getMessage() for record in caplog.records] == [
-        f"{tmp_path / 'pairs.csv'}: 2 duplicate labels of a query left out (line 5, 8)",
-        f"{tmp_path / 'pairs.csv'}: 1 duplicate labels of a query left out (line 7)",
+        f"{tmp_path / 'pairs.csv'}: ignored 2 duplicate labels of a query (line 5, 8)",
+        f"{tmp_path / 'pairs.csv'}: ignored 1 duplicate labels of a query (line 7)",
     ]
 
 
 def test_two_tables_of_one_name(tmp_path: Path) -> None:
     for name in ("train.csv", "train.jsonl"):
         (tmp_path / name).touch()
-    assert "two tables of one name: train.csv and train.jsonl" in error_of(tmp_path)
+    assert "two tables of the same name: train.csv and train.jsonl" in error_of(tmp_path)
 
 
 def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
@@ -343,12 +343,12 @@ def test_a_truncated_archive(tmp_path: Path) -> None:
     file = tmp_path / "own.csv.gz"
     file.write_bytes(packed[:-400])
     assert left > 100
-    assert error_of(file) == f"{file}: truncated: the archive ends after {left} lines (fetch the file again)"
+    assert error_of(file) == f"{file}: truncated: the archive ends after {left} lines (download the file again)"
 
 
 def test_a_parquet_file_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "own.parquet").write_text("plain")
-    assert f"{tmp_path / 'own.parquet'}: no sound Parquet file" in error_of(tmp_path / "own.parquet")
+    assert f"{tmp_path / 'own.parquet'}: not a valid Parquet file" in error_of(tmp_path / "own.parquet")
 
 
 def test_a_damaged_parquet_file(tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_a_damaged_parquet_file(tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[4:120] = bytes(116)  # the first page; the footer is as it was
     file.write_bytes(content)
-    assert f"{file}: no sound Parquet file" in error_of(file)
+    assert f"{file}: not a valid Parquet file" in error_of(file)
 
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,8 +63,8 @@ def test_the_wheel_has_specs_and_the_files_of_the_page(clean_environment: Any, t
     ("text", "message"),
     [
         ("{", "cannot be read: Expecting"),
-        ("[1, 2]", "not a document.json of a bench or report (it lacks name, title, metrics, ...)"),
-        ('{"metrics": {"de": {}}}', "not a document.json of a bench or report (it lacks name, title, searches, ...)"),
+        ("[1, 2]", "not a document.json of a bench or report (missing: name, title, metrics, ...)"),
+        ('{"metrics": {"de": {}}}', "not a document.json of a bench or report (missing: name, title, searches, ...)"),
     ],
 )
 def test_other_files_are_refused(call: Call, tmp_path: Path, text: str, message: str) -> None:
@@ -78,7 +78,7 @@ def test_other_files_are_refused(call: Call, tmp_path: Path, text: str, message:
 
 def test_a_document_is_shown_alone_and_as_it_is(call: Call, written: Path, small_run: Path) -> None:
     code, _, err = call("report", small_run, written)
-    assert (code, "a document is shown by itself" in err) == (2, True)
+    assert (code, "a document cannot be combined with others" in err) == (2, True)
     code, _, err = call("report", written, "--metrics", "P@1")
     assert (code, "a document has its own metrics" in err) == (2, True)
     assert not (written / "report.html").exists()

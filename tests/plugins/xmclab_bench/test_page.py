@@ -65,7 +65,7 @@ def test_names_cannot_break_out(document: dict[str, Any]) -> None:
     assert found
     data = json.loads(found[1])
     assert data["rows"][2]["name"] == "</script><b>x</b> | 50 %_"
-    assert data["remarks"][1:] == ["left out: C, seed 3: not <possible>"]
+    assert data["remarks"][1:] == ["missing: C, seed 3: not <possible>"]
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")

@@ -78,7 +78,7 @@ def test_overrides_replace_the_grid_the_shown_and_the_base(spec_file: Callable[[
 def test_what_rows_set_themselves_is_told(spec_file: Callable[[str], str], override: str, rows: str) -> None:
     path = spec_file(SPEC.replace("grid:", "  Large: [sampler=cluster, loss.clf=bce]\ngrid:"))
     assert load_spec(path, [override, "epochs=2", "sampler.batch_size=8"]).notes == (
-        f"{override}: not for {rows}, which set it themselves",
+        f"{override}: ignored by {rows}, which set it themselves",
     )
 
 
@@ -128,11 +128,11 @@ def test_combinations_that_cannot_be_are_left_out_with_the_reason(spec_file: Cal
         (SPEC.replace("searches: [de]", "searches: [dual]"), "searches: there is no 'dual'"),
         (SPEC.replace("pool.eta: [0, 6]", "pool.eta: []"), "grid.pool.eta: has no values"),
         (SPEC.replace("columns: pool.eta", "columns: pool.beta"), "the grid has no key 'pool.beta'"),
-        (SPEC.replace("seed: [0, 1]", "seed: [0, one]"), "'one' is not a whole number"),
+        (SPEC.replace("seed: [0, 1]", "seed: [0, one]"), "'one' is not an integer"),
         (SPEC.replace("seed: [0, 1]", "seed: [1, 1]"), "'1' is listed twice"),
         (SPEC.replace("P@1=30", "P@1"), "is not METRIC=PERCENT"),
         (SPEC.replace("metrics:", "metric:"), "unknown key (did you mean 'metrics'?)"),
-        (SPEC.replace("loss=supcon", "loss=supconn"), "no cell of it can run"),
+        (SPEC.replace("loss=supcon", "loss=supconn"), "none of its cells can run"),
         (
             SPEC.replace("pool.eta: [0, 6]", "pool.etta: [0, 6]").replace("columns: pool.eta", ""),
             "no cell can run: pool.etta",

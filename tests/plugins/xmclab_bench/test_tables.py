@@ -17,10 +17,10 @@ def test_terminal(document: dict[str, Any]) -> None:
     print_document(console, document)
     text = console.export_text()
     assert re.search(r"A & B +de +\*40\.00 ± 0\.50 +\*20\.00 ± 0\.50 +12\.0 ± 1\.0 +–", text)
-    assert "left out: C, seed 3: not <possible>" in text
+    assert "missing: C, seed 3: not <possible>" in text
     assert "50 %_: training, 1 of 4 epochs done" in text
     assert "over 2 seeds" in text
-    assert "Budget: not the same, 3 to 4 epochs." in " ".join(text.split())
+    assert "Budget: unequal, 3 to 4 epochs." in " ".join(text.split())
 
 
 def test_what_a_target_of_a_search_took_stands_in_its_line(document: dict[str, Any]) -> None:
@@ -50,7 +50,7 @@ def test_markdown_marks_the_best_and_keeps_its_columns(document: dict[str, Any])
     assert table[2] == "| A & B | de | **40.00 ± 0.50** | **20.00 ± 0.50** | 12.0 ± 1.0 | – |"
     assert len(table) == 6
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 7 for line in table)
-    assert "left out: C, seed 3: not <possible>" in lines
+    assert "missing: C, seed 3: not <possible>" in lines
 
 
 def test_csv_has_unrounded_numbers(document: dict[str, Any]) -> None:

@@ -71,7 +71,7 @@ def test_check_of_a_bad_set_names_everything(call: Any, tmp_path: Path) -> None:
     assert err.count("query 9999 is out of range") == 5
     assert "filter_labels_train.txt:8: query 9999" in err
     assert "tst.json.gz: missing" in err
-    assert "14 bad lines in all" in err
+    assert "14 bad lines in total" in err
     assert all(line.startswith("error: ") for line in err.splitlines())
 
 
@@ -139,8 +139,8 @@ def test_convert_keeps_contents_and_says_what_a_layout_cannot_hold(call: Any, tm
     assert json.loads(out)["train"]["words"]["max"] >= 3
     command = [sys.executable, "-m", "xmclab", "data", "convert", str(tmp_path / "set"), str(tmp_path / "raw")]
     process = subprocess.run([*command, "--to", "raw_text"], capture_output=True, text=True, check=True)
-    assert "contents are not kept" in process.stderr
-    assert process.stderr.count("names of labels are not kept") == 0
+    assert "contents are dropped" in process.stderr
+    assert process.stderr.count("label names are dropped") == 0
 
 
 def test_convert_joins_the_texts_when_asked(call: Any, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_convert_joins_the_texts_when_asked(call: Any, tmp_path: Path) -> None:
         out = tmp_path / layout
         code, _, err = call("convert", tmp_path / "own.csv", out, "reader.text=title+content", "--to", layout)
         assert code == 0
-        assert "contents are not kept" not in err
+        assert "contents are dropped" not in err
         test = out / file.replace("trn", "tst")
         texts = [*(out / file).read_text().splitlines(), *test.read_text().splitlines()]
         assert sorted(texts) == ["blue as the sky", "green", "red a colour"]

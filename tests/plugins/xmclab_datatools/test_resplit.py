@@ -86,5 +86,5 @@ def test_the_seed_decides() -> None:
 def test_one_text_cannot_be_split() -> None:
     data, contents = items(0)
     same = [dataclasses.replace(split, texts=["x"] * len(split)) for split in (data.train, data.test)]
-    with pytest.raises(DataError, match="no test queries can be held out of 40 queries of 1 texts"):
+    with pytest.raises(DataError, match="cannot hold out test queries from 40 queries with 1 distinct texts"):
         resplit(dataclasses.replace(data, train=same[0], test=same[1]), contents, 0.3, 0)

@@ -78,10 +78,10 @@ def test_every_number() -> None:
 
 def test_remarks() -> None:
     assert list(remarks(statistics(small()))) == [
-        "1 test queries have the text of a training query",
-        "1 true pairs of the test are in its filter file: they can never be found",
-        "2 labels have no training query: only their text can find them",
-        "1 labels have the name of another label: predictions by name do not tell them apart",
+        "1 test queries have the same text as a training query",
+        "1 true test pairs are in the filter file: they can never be predicted",
+        "2 labels have no training query: only their text can match them",
+        "1 labels share their name with another label: predictions by name cannot tell them apart",
     ]
 
 
@@ -107,7 +107,7 @@ def test_the_ending_says_what_plot_writes(tmp_path: Path, name: str, start: byte
 
 @pytest.mark.parametrize("name", ["curve.xyz", "curve"])
 def test_plot_refuses_an_ending_that_it_does_not_know(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=rf"--plot .*{name}: no picture has this ending \(known: .*pdf.*png"):
+    with pytest.raises(ConfigError, match=rf"--plot .*{name}: not an image format \(known: .*pdf.*png"):
         plot(small(), tmp_path / name)
     assert not (tmp_path / name).exists()
 

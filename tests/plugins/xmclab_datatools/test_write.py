@@ -114,14 +114,14 @@ def test_what_is_lost_is_said(tmp_path: Path, layout: str, caplog: pytest.LogCap
     with caplog.at_level(logging.WARNING, logger="xmclab.data"):
         WRITERS[layout](tmp_path, texts, Contents(["c"] * 12, [""] * 6, [""] * 5))
     said = [record.getMessage().partition(":")[0] for record in caplog.records]
-    assert said == ["contents are not kept", "names of labels are not kept", "names of queries are not kept"]
+    assert said == ["contents are dropped", "label names are dropped", "query names are dropped"]
 
 
 @pytest.mark.parametrize("layout", ["raw_text", "dexml", "pecos"])
 def test_line_ends_in_texts_are_refused_where_they_cannot_be(tmp_path: Path, layout: str) -> None:
     data, contents = plain()
     broken = Dataset("x", data.train, data.test, ["a", "b\nc", "d", "e", "f"], list("abdef"), "")
-    with pytest.raises(DataError, match="the text of row 1 has a line end"):
+    with pytest.raises(DataError, match="the text of row 1 contains a line break"):
         WRITERS[layout](tmp_path, broken, contents)
 
 

@@ -87,14 +87,14 @@ def test_json_has_every_law(call: Call) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give parts or --all"),
-        (["loss:ds", "--all"], "give parts or --all"),
+        ([], "give either parts or --all"),
+        (["loss:ds", "--all"], "give either parts or --all"),
         (["ds"], "ds: not KIND:NAME"),
         (["los:ds"], "did you mean 'loss'?"),
         (["loss:dss"], "did you mean 'ds'?"),
         (["loss:ds(temprature=1)"], "did you mean 'temperature'?"),
         (["loss:ds(temperature=0)"], "should be greater than 0"),
-        (["loss:ds(temperature=1)+bce(temperature=1)"], "more than one part"),
+        (["loss:ds(temperature=1)+bce(temperature=1)"], "not a single part with its options"),
         (["loss:ds", "plugin=./nowhere.py"], "no such file"),
     ],
 )

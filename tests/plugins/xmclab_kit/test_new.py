@@ -110,7 +110,7 @@ def test_what_exists_is_left_alone(call: Any, here: Path, options: list[str]) ->
     before = {file: file.read_bytes() for file in here.rglob("*.py")}
     code, out, err = call("new", "reduction", "mine", "--out", "new folder", *options)
     assert (code, out) == (2, "")
-    assert "exists already (nothing was written" in err
+    assert "already exists (nothing was written" in err
     assert {file: file.read_bytes() for file in here.rglob("*.py")} == before
 
 
@@ -120,22 +120,25 @@ def test_what_exists_is_left_alone(call: Any, here: Path, options: list[str]) ->
         (["losss", "mine"], "error: unknown kind of part 'losss' (did you mean 'loss'?)"),
         (
             ["loss", "my-loss"],
-            "error: my-loss: not a valid name (letters, digits and single underscores, as in my_loss)",
+            "error: my-loss: not a valid name (use letters, digits and single underscores, as in my_loss)",
         ),
-        (["loss", "2nd"], "error: 2nd: not a valid name (letters, digits and single underscores, as in my_loss)"),
+        (["loss", "2nd"], "error: 2nd: not a valid name (use letters, digits and single underscores, as in my_loss)"),
         (
             ["loss", "../mine"],
-            "error: ../mine: not a valid name (letters, digits and single underscores, as in my_loss)",
+            "error: ../mine: not a valid name (use letters, digits and single underscores, as in my_loss)",
         ),
-        (["loss", "mine_"], "error: mine_: not a valid name (letters, digits and single underscores, as in my_loss)"),
-        (["loss", "_"], "error: _: not a valid name (letters, digits and single underscores, as in my_loss)"),
+        (
+            ["loss", "mine_"],
+            "error: mine_: not a valid name (use letters, digits and single underscores, as in my_loss)",
+        ),
+        (["loss", "_"], "error: _: not a valid name (use letters, digits and single underscores, as in my_loss)"),
         (["loss", "lambda"], "error: lambda: is a reserved word (choose another name)"),
         (["head", "none"], "error: none: is a reserved word (choose another name)"),
         (["loss", "ds"], "error: ds: is the name of the loss of xmclab 0.1.0 (plugin losses) (choose another name)"),
         (["recipe", "unidec"], "error: unidec: is the name of the recipe of xmclab 0.1.0 (plugin unidec)"),
         (["loss", "core"], "error: core: is the name of the plugin of xmclab"),
-        (["loss", "json", "--file"], "error: json: there is a Python module 'json' already (choose another name)"),
-        (["loss", "tensor"], "error: tensor: its class would be called Tensor, as another that it needs"),
+        (["loss", "json", "--file"], "error: json: a Python module 'json' already exists (choose another name)"),
+        (["loss", "tensor"], "error: tensor: its class would be called Tensor, like one that it uses"),
     ],
 )
 def test_a_name_that_cannot_be_used_is_refused(call: Any, here: Path, arguments: list[str], message: str) -> None:

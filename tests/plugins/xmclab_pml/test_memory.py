@@ -55,7 +55,7 @@ def test_too_much_memory_is_refused_before_it_is_taken(
     loss = part(name, memory_limit=1e-6)
     for method in ("compute_loss", "loss_method"):
         monkeypatch.setattr(type(loss).theirs, method, lambda *_: pytest.fail("it was called"), raising=False)
-    with pytest.raises(MemoryLimitError, match=r"GiB, above its memory_limit of 1e-06 GiB .*lower sampler.batch_size"):
+    with pytest.raises(MemoryLimitError, match=r"GiB exceeds its memory_limit of 1e-06 GiB .*lower sampler.batch_size"):
         loss.terms(*batch)
 
 
@@ -95,7 +95,7 @@ def test_triplets_are_each_positive_with_each_negative(batch: tuple[Tensor, Tens
 
 def test_some_triplets_are_drawn_in_place_of_all(batch: tuple[Tensor, Tensor]) -> None:
     loss = part("TripletMarginLoss", triplets_per_anchor=5, margin=2.0)
-    with pytest.raises(MemoryLimitError, match=r"draw some by triplets_per_anchor="):
+    with pytest.raises(MemoryLimitError, match=r"draw some with triplets_per_anchor="):
         part("TripletMarginLoss", memory_limit=NEEDED / 2).terms(*batch)
     torch.manual_seed(1)
     first = loss.terms(*batch)

@@ -85,7 +85,7 @@ def test_options_have_the_types_and_defaults_of_the_signature() -> None:
         ("pml.SupConLoss(miner='MultiSimilarityMine')", "unknown miner 'MultiSimilarityMine': did you mean 'MultiSim"),
         ("pml.SupConLoss(miner='AngularMiner')", "unknown miner 'AngularMiner'"),
         ("pml.SupConLoss(miner='HDCMiner(percentage=1)')", "unknown option 'percentage' (did you mean 'filter_perc"),
-        ("pml.SupConLoss(miner='HDCMiner+BatchHardMiner')", "'HDCMiner+BatchHardMiner' is more than one miner"),
+        ("pml.SupConLoss(miner='HDCMiner+BatchHardMiner')", "'HDCMiner+BatchHardMiner' is not a single miner"),
         ("pml.SupConLoss(miner='TripletMarginMiner(type_of_triplets=\"medium\")')", "'medium' should be 'all', 'hard'"),
         ('pml.SupConLoss(miner=\'BatchEasyHardMiner(neg_strategy="all",pos_strategy="semihard")\')', "semihard"),
     ],

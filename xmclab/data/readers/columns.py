@@ -1,4 +1,4 @@
-"""What every reader ends with: columns of texts and pairs, checked against each other and made into a data set."""
+"""The last step of every reader: columns of texts and pairs, checked against each other and made into a data set."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ TEST_FILTERS = (
 
 @dataclass
 class Texts:
-    """The texts of queries or labels and what they are called."""
+    """The texts of queries or labels, with their names."""
 
     file: Path
     texts: PackedTexts = field(default_factory=PackedTexts)
     names: Sequence[str] = field(default_factory=PackedTexts)
-    size: int | None = None  # how many there are, bad lines included; None if that is not known
+    size: int | None = None  # how many there are, bad lines included; None if unknown
     has_content: bool = False
-    lines: array[int] = field(default_factory=lambda: array("q"))  # of each text in the file, if it is not row + 1
+    lines: array[int] = field(default_factory=lambda: array("q"))  # line of each text in the file, if not row + 1
 
     @property
     def sound(self) -> bool:
-        """Whether nothing was wrong with any."""
+        """Whether all of them are valid."""
         return self.size == len(self.texts)
 
     def extent(self, unit: str) -> Extent:
@@ -58,7 +58,7 @@ class Texts:
         return Extent() if self.size is None else Extent(self.size, f"{self.file.name} has {self.size} {unit}")
 
     def at(self, rows: NDArray[np.integer[Any]]) -> str:
-        """In what lines of the file these rows are."""
+        """The lines of the file that hold these rows."""
         return in_lines([self.lines[row] if self.lines else row + 1 for row in rows[: SHOWN + 1].tolist()])
 
 
@@ -68,13 +68,13 @@ class Targets:
 
     columns: array[int] = field(default_factory=lambda: array("q"))  # label indices
     relevances: array[float] = field(default_factory=lambda: array("f"))
-    lengths: array[int] = field(default_factory=lambda: array("q"))  # label indices of each row
+    lengths: array[int] = field(default_factory=lambda: array("q"))  # number of label indices of each row
 
     @classmethod
     def of(
         cls, columns: NDArray[np.integer[Any]], relevances: NDArray[np.float32], lengths: NDArray[np.integer[Any]]
     ) -> Targets:
-        """The same from numpy."""
+        """Make them from numpy arrays."""
         columns, lengths = (np.asarray(some, dtype=np.int64) for some in (columns, lengths))
         return cls(array("q", columns.tobytes()), array("f", relevances.tobytes()), array("q", lengths.tobytes()))
 
@@ -91,21 +91,21 @@ class Targets:
         self.lengths.frombytes(block.lengths_Q.tobytes())
 
     def gathered(self, rows: NDArray[np.int64], num_rows: int) -> Targets:
-        """Rows of one label each, in any order, put together: entry i belongs to row `rows[i]`."""
+        """Group labels by row: entry i, in any order, belongs to row `rows[i]`."""
         order = np.argsort(rows, kind="stable")
         lengths = np.bincount(rows, minlength=num_rows)
         return Targets.of(np.asarray(self.columns)[order], np.asarray(self.relevances)[order], lengths)
 
     def repeated(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The entries, of such rows, that occurred before."""
+        """The entries of such rows that repeat an earlier one."""
         columns = np.asarray(self.columns)
         pairs = rows * (columns.max(initial=0) + 1) + columns
         return np.delete(np.arange(len(rows)), np.unique(pairs, return_index=True)[1])
 
     def matrix(self, num_labels: int) -> sp.csr_array:
-        """A row per query; a pair that occurs again counts once, with its largest relevance.
+        """A row per query; a repeated pair counts once, with its largest relevance.
 
-        The pairs are sorted where they are, so that there is one copy of them: the targets are used up.
+        Sorts in place, to keep a single copy of the pairs: the targets cannot be used afterwards.
         """
         columns, relevances, lengths = (np.asarray(some) for some in (self.columns, self.relevances, self.lengths))
         offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
@@ -133,10 +133,10 @@ class Half:
     filter_file: Path | None = None
     filter_pairs: tuple[NDArray[np.int64], NDArray[np.int64]] = (np.empty(0, np.int64), np.empty(0, np.int64))
     pairs_file: Path | None = None  # where the targets are, if not beside the queries
-    repeated_lines: Sequence[int] = ()  # of it: the pairs that occurred before
+    repeated_lines: Sequence[int] = ()  # its lines that repeat a pair
 
     def read_filter(self, folder: Path, labels: Texts, problems: Problems) -> None:
-        """Take the pairs of the filter file, if there is one."""
+        """Read the pairs of the filter file, if there is one."""
         self.filter_file = file = find_file(folder, *self.filter_names)
         if file:
             self.filter_pairs = read_pairs(file, self.queries.extent("lines"), labels.extent("lines"), problems)
@@ -155,7 +155,7 @@ class Half:
 def distinct(
     rows: NDArray[np.int64], columns: NDArray[np.int64], values: NDArray[np.float32], shape: tuple[int, int]
 ) -> sp.csr_array:
-    """A sorted matrix without duplicates: of several values of one pair the largest stands."""
+    """A sorted matrix without duplicates; a repeated pair keeps its largest value."""
     order = np.lexsort((-values, columns, rows))
     rows, columns, values = rows[order], columns[order], values[order]
     first = np.ones(len(rows), dtype=np.bool_)
@@ -165,7 +165,7 @@ def distinct(
 
 
 def join(title: str, content: str) -> str:
-    """A title with its content; nothing is lost: `content_of` is the way back."""
+    """A title with its content; `content_of` is the inverse."""
     return f"{title} {content}" if title and content else title or content
 
 
@@ -186,7 +186,7 @@ def check_text(value: str, key: str) -> None:
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{key!r} has half a surrogate pair: {excerpt(value[error.start :])}") from None
+        raise ValueError(f"{key!r} contains an unpaired surrogate: {excerpt(value[error.start :])}") from None
 
 
 def assemble(
@@ -199,13 +199,13 @@ def assemble(
     choices: Sequence[str] = (),
     expects_filters: bool = True,
 ) -> Dataset:
-    """The data set, once nothing is wrong with it.
+    """The data set, if everything is valid.
 
     Args:
         folder: where filter files are.
         halves: the training queries, and the test queries if there are any.
-        files: what was read, except the filter files, in an order that does not change.
-        choices: what else the result depends on.
+        files: what was read, except the filter files, in a fixed order.
+        choices: anything else that the result depends on.
         expects_filters: whether a missing filter file is worth a warning.
 
     Raises:
@@ -215,7 +215,7 @@ def assemble(
         half.read_filter(folder, labels, problems)
     for texts in (labels, *(half.queries for half in halves)):
         if texts.sound and not texts.texts:
-            problems.file(texts.file, "no line in it")
+            problems.file(texts.file, "has no lines")
     train = halves[0]
     if train.queries.texts and train.queries.sound and not len(train.targets.columns):
         problems.file(train.queries.file, "no query has a label")
@@ -239,19 +239,19 @@ def assemble(
 def _warnings(
     folder: Path, labels: Texts, halves: Sequence[Half], splits: Sequence[Split], text: str, expects_filters: bool
 ) -> Iterator[str]:
-    """What a user should know of a data set that can be used."""
+    """Warnings about a usable data set."""
     for half, split in zip(halves, splits, strict=True):
         queries, labels_N = half.queries, np.asarray(half.targets.lengths)
         repeated_N = labels_N - np.diff(split.targets_NL.indptr)
         if repeated := int(repeated_N.sum()):
             lines = in_lines(half.repeated_lines) if half.pairs_file else queries.at(np.flatnonzero(repeated_N))
-            yield f"{half.pairs_file or queries.file}: {repeated} duplicate labels of a query left out {lines}"
+            yield f"{half.pairs_file or queries.file}: ignored {repeated} duplicate labels of a query {lines}"
         if len(without := np.flatnonzero(labels_N == 0)):
             yield f"{queries.file}: {len(without)} queries have no label {queries.at(without)}"
         if half.filter_file is None and expects_filters:
             names = " or ".join(half.filter_names[:2])
-            effect = "reciprocal pairs are ranked and scored, which is fine unless queries are labels themselves"
-            yield f"{folder}: no {names}: {effect}"
+            effect = "reciprocal pairs are ranked and scored (fine unless queries are also labels)"
+            yield f"{folder}: no {names}; {effect}"
     everything = (labels, *(half.queries for half in halves))
     for texts in everything:
         empty = np.array([row for row, text in enumerate(texts.texts) if not text.strip()], dtype=np.int64)
@@ -259,6 +259,6 @@ def _warnings(
             yield f"{texts.file}: {len(empty)} empty texts {texts.at(empty)}"
     if same := len(labels.texts) - number_of_distinct(labels.texts):
         hint = "data.merge_same_text=true keeps them from being each other's negatives"
-        yield f"{labels.file}: {same} labels have the text of another label ({hint})"
+        yield f"{labels.file}: {same} labels share their text with another label ({hint})"
     if text == "title+content" and not any(texts.has_content for texts in everything):
-        yield f"{folder}: no line has a 'content': titles alone are read"
+        yield f"{folder}: no line has a 'content'; reading titles only"

@@ -11,7 +11,7 @@ from xmclab.data.readers.text_matrix import TextMatrixReader
 class Dexml(TextMatrixReader):
     """DEXML's layout: `raw/trn_X.txt`, `raw/tst_X.txt` and `raw/Y.txt` with `Y.trn.npz` and `Y.tst.npz`.
 
-    The sparse label files `trn_X_Y.txt` and `tst_X_Y.txt` in place of the matrices do as well.
+    The sparse label files `trn_X_Y.txt` and `tst_X_Y.txt` work in place of the matrices.
     """
 
     train_texts = ("raw/trn_X.txt",)

@@ -55,7 +55,7 @@ class LabelFeatureJson(Reader):
         names = PackedTexts()
         texts = Texts(file or folder / f"{name}.gz", names=names)
         if file is None:
-            problems.file(texts.file, "missing", f"{name} would do as well")
+            problems.file(texts.file, "missing", f"{name} works too")
         for number, line in read_lines(file, problems) if file else ():
             try:
                 record = parse_object(line)
@@ -76,7 +76,7 @@ class LabelFeatureJson(Reader):
 
 
 def parse_object(line: str) -> dict[str, Any]:
-    """The JSON object of a line; ValueError with the beginning of a line that holds none."""
+    """The JSON object of a line; ValueError, with the beginning of the line, if it holds none."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
@@ -91,7 +91,7 @@ def _text(record: dict[str, Any], key: str, default: str | None = None) -> str:
     if value is None:
         raise ValueError(f"lacks {key!r}: {excerpt(json.dumps(record))}")
     if not isinstance(value, str):
-        raise ValueError(f"{key!r} is no text: {excerpt(json.dumps(value))}")
+        raise ValueError(f"{key!r} is not a string: {excerpt(json.dumps(value))}")
     check_text(value, key)
     return value
 
@@ -100,19 +100,19 @@ def _targets(record: dict[str, Any], labels: Texts) -> tuple[list[int], list[flo
     """Label indices and relevances of a query."""
     indices = record.get("target_ind")
     if not isinstance(indices, list):
-        problem = "is no list" if "target_ind" in record else "is missing"
+        problem = "is not a list" if "target_ind" in record else "is missing"
         raise ValueError(f"'target_ind' {problem}: {excerpt(json.dumps(record))}")
     extent = labels.extent("labels")
     for index in indices:
         if type(index) is not int:
-            raise ValueError(f"label index {excerpt(json.dumps(index))} is no whole number")
+            raise ValueError(f"label index {excerpt(json.dumps(index))} is not an integer")
         extent.check("label index", index)
     relevances = record.get("target_rel")
     if "target_rel" not in record:
         return indices, [1.0] * len(indices)
     if not isinstance(relevances, list) or len(relevances) != len(indices):
-        raise ValueError(f"'target_rel' does not have the {len(indices)} values of 'target_ind'")
+        raise ValueError(f"'target_rel' needs {len(indices)} values, as many as 'target_ind'")
     for relevance in relevances:
         if type(relevance) not in (int, float) or not is_relevance(relevance):
-            raise ValueError(f"relevance {excerpt(json.dumps(relevance))} is not a positive number (of float32)")
+            raise ValueError(f"relevance {excerpt(json.dumps(relevance))} is not a positive float32 number")
     return indices, relevances

@@ -20,7 +20,7 @@ SHOWN = 5  # bad lines shown of each kind; all are counted
 VALUES = re.compile(r"'.*?'|\d+")  # what differs between two messages of one kind
 EXCERPT = 60  # characters of a bad line shown
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-TO_UTF_8 = "if it is latin1, say: iconv -f latin1 -t utf-8 OLD > NEW"
+TO_UTF_8 = "if it is latin1, convert it: iconv -f latin1 -t utf-8 OLD > NEW"
 
 
 @dataclass
@@ -63,8 +63,8 @@ class Problems:
         problems = [*self.general, *self.shown]
         if self.bad_lines.total() > len(self.shown):
             counts = ", ".join(f"{count} in {name}" for name, count in self.bad_lines.items())
-            total = f"{self.bad_lines.total()} bad lines in all ({counts})"
-            problems.append(Problem("", f"{total}, the first {SHOWN} of each kind are shown"))
+            total = f"{self.bad_lines.total()} bad lines in total ({counts})"
+            problems.append(Problem("", f"{total}; the first {SHOWN} of each kind are shown"))
         raise DataError(*problems)
 
 
@@ -75,10 +75,10 @@ def find_file(folder: Path, *names: str) -> Path | None:
 
 
 def read_lines(file: Path, problems: Problems) -> Iterator[tuple[int, str]]:
-    """(line number from 1, text without line end) of each line; blank lines at the end of the file are none.
+    """(line number from 1, text without line end) of each line; blank lines at the end of the file are skipped.
 
     Handles gzip, a byte order mark and CRLF. Bytes that are not UTF-8, blank lines between others, and a damaged
-    archive are reported; the good lines are still given.
+    archive are reported; the good lines are still returned.
     """
     blank: list[int] = []
     for number, line in read_all_lines(file, problems):
@@ -93,7 +93,7 @@ def read_lines(file: Path, problems: Problems) -> Iterator[tuple[int, str]]:
 
 
 def read_all_lines(file: Path, problems: Problems, encoding: str = "utf-8") -> Iterator[tuple[int, str]]:
-    """The same with blank lines, and with line ends as they are."""
+    """The same with blank lines, and with line ends kept."""
     offset = 0
     number = 0
     try:
@@ -110,9 +110,9 @@ def read_all_lines(file: Path, problems: Problems, encoding: str = "utf-8") -> I
                     continue
                 yield number, line
     except EOFError:
-        problems.file(file, f"truncated: the archive ends after {number:,} lines", "fetch the file again")
+        problems.file(file, f"truncated: the archive ends after {number:,} lines", "download the file again")
     except (gzip.BadGzipFile, zlib.error) as error:
-        problems.file(file, f"damaged archive after {number:,} lines: {error}", "fetch the file again")
+        problems.file(file, f"damaged archive after {number:,} lines: {error}", "download the file again")
     except OSError as error:
         problems.file(file, f"cannot be read: {error.strerror or error}")
 
@@ -130,7 +130,7 @@ def encoding_of(file: Path) -> str:
                     except UnicodeDecodeError:
                         damaged += 1
     except (EOFError, zlib.error, OSError):
-        pass  # whoever reads the file reports it
+        pass  # reported when the file is read
     return "latin-1" if damaged > sound else "utf-8"
 
 
@@ -141,7 +141,7 @@ def _open(file: Path) -> IO[bytes]:
 
 
 class _Unpacked(gzip.GzipFile):
-    """Reads no more than it can at once: what is before the place where an archive is cut is not lost."""
+    """Reads in small pieces, so that everything before the cut of a truncated archive is returned."""
 
     readinto = gzip.GzipFile.readinto1
 

@@ -12,7 +12,7 @@ class RawText(TextMatrixReader):
     """Raw texts: `trn_X.txt`, `tst_X.txt` and `Y.txt`, a text per line, with `trn_X_Y.txt` and `tst_X_Y.txt`.
 
     The label files have a line `label:relevance label:relevance ...` per text, with or without a first line
-    `rows columns`; `.npz` matrices in their place do as well.
+    `rows columns`; `.npz` matrices work in their place.
     """
 
     train_texts = ("trn_X.txt",)

@@ -1,4 +1,4 @@
-"""Reader of tables: everybody's own data."""
+"""Reader of tables, for your own data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from xmclab.data.texts import PackedTexts
 from xmclab.errors import DataError, Problem
 
 TRAIN, TEST, LABELS, PAIRS = "train", "test", "labels", "pairs"
-QUERY = ("query", "title", "text")  # names by which a column is known, in this order, whatever their case
+QUERY = ("query", "title", "text")  # accepted column names in order of preference, in any case
 CONTENT = ("content", "body")
 NAME = ("uid", "id", "name")
 LABEL = ("labels", "label", "targets", "tags")
@@ -40,7 +40,7 @@ RELEVANCE = ("relevances", "relevance")
 LABEL_TITLE = ("title", "text", "label", "name")
 LABEL_NAME = (*NAME, "label", "title", "text")
 PAIR_QUERY = ("query", "query_id", *NAME)
-SEPARATORS = ("|", ";", ",")  # the first of these that any cell has
+SEPARATORS = ("|", ";", ",")  # the first of these found in any cell
 
 
 @dataclass
@@ -54,8 +54,8 @@ class Table(Reader):
 
     query: str = option("", "column of the query text; empty: the first of query, title, text")
     labels: str = option("", "column of the labels; empty: the first of labels, label, targets, tags")
-    separator: str = option("", "between the labels of a cell; empty: the first of | ; , that a cell has")
-    test_share: float = option(0.1, "of the queries, held out for the test where there is no test table", gt=0, lt=1)
+    separator: str = option("", "separator of the labels in a cell; empty: the first of | ; , found in a cell")
+    test_share: float = option(0.1, "share of the queries held out for testing if there is no test table", gt=0, lt=1)
 
     def matches(self, folder: Path) -> bool:
         return bool(kind_of(folder)) if folder.is_file() else bool(find_table(folder, TRAIN))
@@ -66,12 +66,12 @@ class Table(Reader):
         else:
             tables = {name: file for name in (TRAIN, TEST, LABELS, PAIRS) if (file := _only(folder, name))}
         if TRAIN not in tables:
-            raise DataError(Problem(str(folder), "no table of training queries", "such as train.csv"))
+            raise DataError(Problem(str(folder), "no table of training queries", "add one, such as train.csv"))
         reading = _Reading(self, tables, Problems())
         dataset = reading.dataset(folder)
         if TEST in tables:
             return dataset
-        logger.info("%s: no test table, a share of %g is held out", tables[TRAIN], self.test_share)
+        logger.info("%s: no test table; holding out a share of %g", tables[TRAIN], self.test_share)
         return hold_out(dataset, np.array(reading.keys, dtype=np.uint64), self.test_share, "add a test table")
 
 
@@ -79,7 +79,7 @@ def _only(folder: Path, name: str) -> Path | None:
     found = find_table(folder, name)
     if len(found) > 1:
         names = " and ".join(file.name for file in found)
-        raise DataError(Problem(str(folder), f"two tables of one name: {names}", "take one of them away"))
+        raise DataError(Problem(str(folder), f"two tables of the same name: {names}", "remove one of them"))
     return found[0] if found else None
 
 
@@ -107,7 +107,7 @@ class _Reading:
             if labels.texts and not self.problems.bad_lines and not self.problems.general:
                 labels.size = len(labels.texts)
             if labels.texts and all(name.isdigit() for name in labels.texts):
-                logger.warning("%s: labels are numbers, which say nothing as a text: add a table of labels", folder)
+                logger.warning("%s: labels are numbers, which mean nothing as text; add a table of labels", folder)
         options = self.options
         return assemble(
             folder,
@@ -121,16 +121,16 @@ class _Reading:
         )
 
     def _labels(self) -> Texts:
-        """The label table: every label that there is."""
+        """The label table, which lists every label."""
         file = self.tables[LABELS]
         columns = columns_of(file, self.problems)
-        title = self._column(file, columns, LABEL_TITLE, "of the label texts")
+        title = self._column(file, columns, LABEL_TITLE, "for the label texts")
         wanted = [title, known_column(columns, CONTENT), known_column(columns, LABEL_NAME)]
         names = PackedTexts()
         labels = Texts(file, names=names)
         for number, (text, name, _) in self._texts(file, columns, wanted, labels):
             if name in self.ids:
-                self.problems.line(file, number, f"a second label of the name {excerpt(name)}")
+                self.problems.line(file, number, f"duplicate label name {excerpt(name)}")
                 continue
             self.ids[name] = len(names)
             labels.texts.append(text)
@@ -143,10 +143,10 @@ class _Reading:
         """The queries of a table, with their labels if these are in a column."""
         file = self.tables[table]
         columns = columns_of(file, self.problems)
-        query = self._column(file, columns, QUERY, "of the queries", self.options.query, "query")
+        query = self._column(file, columns, QUERY, "for the queries", self.options.query, "query")
         cells = relevances = None
         if PAIRS not in self.tables:
-            cells = self._column(file, columns, LABEL, "of the labels", self.options.labels, "labels")
+            cells = self._column(file, columns, LABEL, "for the labels", self.options.labels, "labels")
             relevances = known_column(columns, RELEVANCE)
             self.separator = self.separator or self.options.separator or self._find_separator(file, columns, cells)
         names = PackedTexts()
@@ -169,7 +169,7 @@ class _Reading:
         return half
 
     def _size(self, texts: Texts) -> int | None:
-        """How many rows there are; a bad row of cells may stand for several."""
+        """How many rows there are; a malformed row may stand for several."""
         return None if self.problems.about(texts.file) else len(texts.texts)
 
     def _texts(
@@ -201,9 +201,9 @@ class _Reading:
         found = (chosen if chosen in columns else None) if chosen else known_column(columns, known)
         if found is None and (columns or not self.problems.about(file)):
             wanted = chosen or " or ".join(known)
-            there = f"there are {', '.join(map(repr, filter(None, columns)))}" if columns else "it has no header"
-            hint = f"{there}; reader.{key}=NAME chooses one" if key else there
-            self.problems.file(file, f"no column {what}: {wanted}", hint)
+            there = f"columns: {', '.join(map(repr, filter(None, columns)))}" if columns else "no header"
+            hint = f"{there}; choose one with reader.{key}=NAME" if key else there
+            self.problems.file(file, f"no column {what}: expected {wanted}", hint)
         return found
 
     def _find_separator(self, file: Path, columns: Sequence[str], cells: str | None) -> str:
@@ -228,12 +228,12 @@ class _Reading:
         try:
             values = [float(value) for value in self._items(relevances)]
         except (TypeError, ValueError):
-            raise ValueError(f"relevances are no numbers: {excerpt(str(relevances))}") from None
+            raise ValueError(f"relevances are not numbers: {excerpt(str(relevances))}") from None
         if len(values) != len(columns):
-            raise ValueError(f"{len(values)} relevances of {len(columns)} labels")
+            raise ValueError(f"{len(values)} relevances for {len(columns)} labels")
         for value in values:
             if not is_relevance(value):
-                raise ValueError(f"relevance {value} is not a positive number (of float32)")
+                raise ValueError(f"relevance {value} is not a positive float32 number")
         return columns, values
 
     def _label(self, name: str, labels: Texts) -> int:
@@ -260,8 +260,8 @@ class _Reading:
         """Give the queries the labels that the table of pairs has for them."""
         file = self.tables[PAIRS]
         columns = columns_of(file, self.problems)
-        query = self._column(file, columns, PAIR_QUERY, "of the queries of the pairs")
-        label = self._column(file, columns, LABEL, "of the labels of the pairs")
+        query = self._column(file, columns, PAIR_QUERY, "for the queries of the pairs")
+        label = self._column(file, columns, LABEL, "for the labels of the pairs")
         places = self._places(halves)
         rows, lines = ([array("q") for _ in halves] for _ in range(2))
         wanted = [query, label, known_column(columns, RELEVANCE)]
@@ -270,7 +270,7 @@ class _Reading:
             try:
                 name = _name(name)
                 if name not in places:
-                    raise ValueError(f"query {excerpt(name)} is in no table of queries")
+                    raise ValueError(f"query {excerpt(name)} is not in any table of queries")
                 if not _name(label_name):
                     raise ValueError(f"lacks {label!r}")
                 targets = self._targets([label_name], relevance, labels)
@@ -292,8 +292,8 @@ class _Reading:
         for number, half in enumerate(halves):
             for row, name in enumerate(half.queries.names):
                 if name in places:
-                    message = f"two queries of the name {excerpt(name)}"
-                    self.problems.file(half.queries.file, message, "pairs need a uid of its own for each query")
+                    message = f"two queries are named {excerpt(name)}"
+                    self.problems.file(half.queries.file, message, "pairs need a unique uid for each query")
                     return places
                 places[name] = number, row
         return places
@@ -310,7 +310,7 @@ def cell_text(cell: Any, column: str) -> str:
     if cell is None:
         raise ValueError(f"lacks {column!r}")
     if not isinstance(cell, str):
-        raise ValueError(f"{column!r} is no text: {excerpt(str(cell))}")
+        raise ValueError(f"{column!r} is not text: {excerpt(str(cell))}")
     check_text(cell, column)
     return cell
 
@@ -318,7 +318,7 @@ def cell_text(cell: Any, column: str) -> str:
 def _name(cell: Any) -> str:
     """A name as text: numbers are names too."""
     if not isinstance(cell, (str, int)) or isinstance(cell, bool):
-        raise ValueError(f"neither a name nor a whole number: {excerpt(str(cell))}")
+        raise ValueError(f"neither a name nor an integer: {excerpt(str(cell))}")
     name = str(cell).strip()
     check_text(name, "name")
     return name

@@ -16,13 +16,13 @@ from xmclab.data.readers.lines import Problems, read_all_lines, read_lines
 from xmclab.errors import DataError, PluginError, Problem
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
-OTHER_DELIMITERS = (";", "\t")  # that programs write into .csv files
+OTHER_DELIMITERS = (";", "\t")  # that some programs write into .csv files
 JSON_LINES = (".jsonl", ".ndjson")
 PARQUET = ".parquet"
 SUFFIXES = (*DELIMITERS, *JSON_LINES, PARQUET)
 HINTS = {  # for too few and for too many cells
-    ".csv": ("an empty cell has its comma too", "a cell with a comma in it stands in double quotes"),
-    ".tsv": ("an empty cell has its tab too", "one tab between two"),
+    ".csv": ("an empty cell still needs its comma", "put cells that contain a comma in double quotes"),
+    ".tsv": ("an empty cell still needs its tab", "use a single tab between cells"),
 }
 PEEKED = 100  # lines of a JSON lines file whose keys are its columns
 
@@ -30,7 +30,7 @@ Row = tuple[int, list[Any]]  # line (of a Parquet file: row), counted from 1, an
 
 
 def kind_of(file: Path) -> str:
-    """The suffix that says how a file is read, without `.gz`; empty if it is no table."""
+    """The suffix that says how a file is read, without `.gz`; empty if it is not a table."""
     suffix = Path(file.name.removesuffix(".gz")).suffix.lower()
     packed = file.name.endswith(".gz")
     return suffix if suffix in SUFFIXES and not (packed and suffix == PARQUET) else ""
@@ -49,7 +49,7 @@ def columns_of(file: Path, problems: Problems) -> list[str]:
         with _parquet(file) as table:
             return list(table.schema_arrow.names)
     if kind in JSON_LINES:
-        peek = Problems()  # whatever is wrong is reported when the rows are read
+        peek = Problems()  # problems are reported when the rows are read
         keys: dict[str, None] = {}
         for _, line in itertools.islice(read_lines(file, peek), PEEKED):
             try:
@@ -90,7 +90,7 @@ def read_rows(file: Path, columns: Sequence[str], wanted: Sequence[str | None], 
 
 
 def _csv_rows(file: Path, delimiter: str, problems: Problems) -> Iterator[Row]:
-    """The rows of a CSV file, header included; blank lines between rows are none."""
+    """The rows of a CSV file, header included; blank lines between rows are skipped."""
     csv.field_size_limit(sys.maxsize)
     lines = (line for _, line in read_all_lines(file, problems))
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -101,7 +101,7 @@ def _csv_rows(file: Path, delimiter: str, problems: Problems) -> Iterator[Row]:
         except StopIteration:
             return
         except csv.Error as error:
-            problems.line(file, number, f"not a row of cells: {error}")
+            problems.line(file, number, f"malformed row: {error}")
             continue
         if cells:
             yield number, cells
@@ -119,7 +119,7 @@ def _parquet_rows(file: Path, wanted: Sequence[str | None]) -> Iterator[Row]:
 
 @contextlib.contextmanager
 def _parquet(file: Path) -> Iterator[Any]:
-    """An open Parquet file; what is wrong with it is a problem of the data."""
+    """An open Parquet file; `DataError` if it is not valid."""
     try:
         parquet = importlib.import_module("pyarrow.parquet")
         arrow = importlib.import_module("pyarrow")
@@ -130,4 +130,4 @@ def _parquet(file: Path) -> Iterator[Any]:
         with parquet.ParquetFile(file) as table:
             yield table
     except (arrow.ArrowException, OSError) as error:
-        raise DataError(Problem(str(file), f"no sound Parquet file: {error}")) from error
+        raise DataError(Problem(str(file), f"not a valid Parquet file: {error}")) from error

@@ -26,7 +26,7 @@ from xmclab.data.texts import PackedTexts, RowNumbers
 
 @dataclass
 class TextMatrixReader(Reader):
-    """A layout of text files and label matrices: subclasses say how the files are called."""
+    """A layout of text files and label matrices: subclasses name the files."""
 
     train_texts: ClassVar[tuple[str, ...]]
     test_texts: ClassVar[tuple[str, ...]]
@@ -58,7 +58,7 @@ def _locate(folder: Path, names: Sequence[str], problems: Problems) -> Path:
     file = find_file(folder, *names)
     if file is None:
         file = folder / names[0]
-        problems.file(file, "missing", f"{' or '.join(names[1:])} would do as well" if names[1:] else "")
+        problems.file(file, "missing", f"{' or '.join(names[1:])} works too" if names[1:] else "")
     return file
 
 
@@ -69,7 +69,7 @@ def read_texts(file: Path, problems: Problems) -> Texts:
         return texts
     encoding = encoding_of(file)
     if encoding != "utf-8":
-        logger.warning("%s: not UTF-8, read as %s", file, encoding)
+        logger.warning("%s: not UTF-8; reading it as %s", file, encoding)
     texts.texts = PackedTexts(line.rstrip("\r\n") for _, line in read_all_lines(file, problems, encoding))
     texts.names = RowNumbers(len(texts.texts))
     texts.size = problems.rows(file, len(texts.texts))
@@ -98,7 +98,7 @@ def _read_sparse_text(file: Path, labels: Texts, problems: Problems) -> tuple[Ta
         if text.header != found:
             says = f"the header says {text.header[0]} rows and {text.header[1]} columns"
             there = f"{found[0]} rows below it and {found[1]} labels in {labels.file.name}"
-            problems.line(file, 1, f"{says}: there are {there}")
+            problems.line(file, 1, f"{says}, but there are {there}")
             return targets, None
     return targets, rows
 
@@ -115,9 +115,9 @@ def _read_npz(file: Path, labels: Texts, problems: Problems) -> tuple[Targets, i
     stored = matrix.nnz
     matrix.eliminate_zeros()
     if stored > matrix.nnz:
-        logger.warning("%s: %d stored zeros left out", file, stored - matrix.nnz)
+        logger.warning("%s: ignored %d stored zeros", file, stored - matrix.nnz)
     relevances = matrix.data.astype(np.float32)
     for entry in np.flatnonzero(~(np.isfinite(relevances) & (relevances > 0))):
         row = int(np.searchsorted(matrix.indptr, entry, side="right"))
-        problems.line(file, row, f"relevance {matrix.data[entry]} is not a positive number (of float32)")
+        problems.line(file, row, f"relevance {matrix.data[entry]} is not a positive float32 number")
     return Targets.of(matrix.indices, relevances, np.diff(matrix.indptr)), rows

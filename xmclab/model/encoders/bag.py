@@ -33,7 +33,7 @@ class Bag(Encoder, FeatureOptions):
 
     dim: int = option(256, "width of the vectors", ge=1)
     hidden: int = option(0, "units of the residual layer; 0: none", ge=0)
-    feature_dropout: float = option(0.0, "share of a text's features left out in training", ge=0, lt=1)
+    feature_dropout: float = option(0.0, "share of a text's features dropped in training", ge=0, lt=1)
     lr: float = option(2e-3, "learning rate of the vectors and of the residual layer", gt=0)
     table: TableOptimizer = option("adamw", "how the vectors of the features in a batch are updated")
 

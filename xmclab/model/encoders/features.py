@@ -44,9 +44,9 @@ class FeatureOptions:
     pairs: bool = option(False, "features: pairs of neighbouring words")
     chars_from: int = option(0, "features: shortest character n-gram of words; 0: none", ge=0)
     chars_to: int = option(0, "features: longest character n-gram of words; 0: as the shortest", ge=0)
-    lowercase: bool = option(True, "fold upper case")
-    min_frequency: int = option(1, "leave out features of fewer texts than this", ge=1)
-    max_features: int = option(0, "vocabulary: keep the most frequent only; 0: all", ge=0)
+    lowercase: bool = option(True, "convert to lower case")
+    min_frequency: int = option(1, "drop features that occur in fewer texts than this", ge=1)
+    max_features: int = option(0, "vocabulary: keep only the most frequent; 0: all", ge=0)
     buckets: int = option(0, "hash features to this many ids instead of keeping a vocabulary; 0: vocabulary", ge=0)
     sublinear: bool = option(False, "tf is 1 + ln(count) instead of the count")
     idf_power: float = option(1.0, "exponent of the idf; 0: plain counts", ge=0)
@@ -61,7 +61,7 @@ class Featuriser(FeatureOptions):
     """
 
     vocabulary: dict[str, int] = field(default_factory=dict, init=False, repr=False)  # empty when hashed
-    idf: NDArray[np.float32] = field(default_factory=_no_idf, init=False, repr=False, compare=False)  # [F]; 0: left out
+    idf: NDArray[np.float32] = field(default_factory=_no_idf, init=False, repr=False, compare=False)  # [F]; 0: dropped
 
     @property
     def width(self) -> int:

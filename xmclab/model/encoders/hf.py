@@ -37,11 +37,11 @@ class HuggingFace(Encoder):
     Formula:  x = mean of the last hidden states over the text's tokens (or the first token's state)
     """
 
-    model: str = option("distilbert-base-uncased", "name or folder; `minilm`: the one of the extra xmclab[minilm]")
-    pooling: Literal["mean", "cls"] = option("mean", "over the tokens of a text")
+    model: str = option("distilbert-base-uncased", "name or folder; `minilm`: the model of the extra xmclab[minilm]")
+    pooling: Literal["mean", "cls"] = option("mean", "pooling over the tokens of a text")
     towers: Literal["shared", "separate"] = option("shared", "one network for queries and labels, or a copy for each")
-    max_length: int = option(32, "tokens of a text at the most, special ones included", ge=2)
-    packing: Literal["auto", "off"] = option("auto", "encode without padding where the network is known; off: pad")
+    max_length: int = option(32, "maximum tokens of a text, special ones included", ge=2)
+    packing: Literal["auto", "off"] = option("auto", "encode without padding where the network supports it; off: pad")
     trust_remote_code: bool = option(False, "let the model's repository run its own code")
     lr: float = option(1e-4, "learning rate", gt=0)
 
@@ -64,7 +64,7 @@ class HuggingFace(Encoder):
         self.network.config.save_pretrained(folder)
 
     def load_assets(self, folder: Path) -> None:
-        """Weights are taken too where they lie beside the tokenizer, as in an export."""
+        """Weights are loaded too if they are beside the tokenizer, as in an export."""
         self._create(str(folder), pretrained=(folder / "model.safetensors").is_file())
 
     def _create(self, source: str, pretrained: bool) -> None:
@@ -79,7 +79,7 @@ class HuggingFace(Encoder):
                 self.network = AutoModel.from_config(AutoConfig.from_pretrained(source, **code), **code)
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
-            hint = "give a folder with config.json, tokenizer and weights, or a model name that is in the local cache"
+            hint = "give a folder with config.json, tokenizer and weights, or the name of a model in the local cache"
             raise DataError(Problem(f"encoder.model={self.model}", reason, hint)) from error
         if getattr(self.network, "pooler", None) is not None:
             self.network.pooler.requires_grad_(False)  # pooling is done here: no text passes through it
@@ -88,11 +88,11 @@ class HuggingFace(Encoder):
         if self.packing == "auto" and not self.packs:
             known = ", ".join(packed.LAYERS)
             kind = self.network.config.model_type
-            log.warning("encoder.model=%s: %s is padded, by length; without padding run: %s", self.model, kind, known)
+            log.warning("encoder.model=%s: %s runs with padding; supported without it: %s", self.model, kind, known)
 
     def tokenise(self, texts: Sequence[str]) -> Ragged:
         if not texts:
-            return Ragged(np.zeros(0, np.int32), np.zeros(1, np.int64))  # transformers does not take none
+            return Ragged(np.zeros(0, np.int32), np.zeros(1, np.int64))  # transformers does not accept an empty list
         encoded = self.tokenizer(list(texts), truncation=True, max_length=self.max_length, return_attention_mask=False)
         lists: list[list[int]] = encoded["input_ids"]
         offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
@@ -106,7 +106,7 @@ class HuggingFace(Encoder):
         return {"tokenizer": self._tokenizer_digest(), "max_length": self.max_length, **versions}
 
     def _tokenizer_digest(self) -> str:
-        """sha256 over the files of the tokenizer, whatever it was used for before."""
+        """sha256 over the files of the tokenizer, regardless of its past use."""
         digest = hashlib.sha256()
         with tempfile.TemporaryDirectory() as folder:
             self.tokenizer.save_pretrained(folder)

@@ -3,8 +3,8 @@
 pack       host: the texts of a chunk by length, one after the other, T = sum of their lengths
 token-wise embeddings, linear layers, norms and activations run on x_TD
 attention  within each text: texts of one length form a matrix (CPU), or a variable-length kernel takes all (CUDA)
-blocks     on a CPU, so many tokens at a time that what a layer hands to the next one is still in the cache
-compiled   on a CPU with numba, what is around the matrix products (`sublayers`)
+blocks     on a CPU, few enough tokens at a time that the activations between layers stay in the cache
+compiled   on a CPU with numba, what is around the matrix products (`kernels/layers.py`)
 
 It calls the network's own modules, or computes what they would, so weights, gradients, hooks and adapters stay where
 they are.
@@ -107,7 +107,7 @@ def pack(tokens: Ragged, padding: int | None = None) -> Tokens:
 def _arrange(tokens: Ragged, padding: int | None) -> tuple[NDArray[Any], ...]:
     """Ids and positions by ascending length of the texts, their offsets, the texts' ranks, and how many have a length.
 
-    Of the same length, texts stay in their order.
+    Texts of the same length keep their order.
     """
     lengths_B = np.diff(tokens.offsets)
     order_B = np.argsort(lengths_B.astype(np.uint16), kind="stable")  # of small integers: a radix sort

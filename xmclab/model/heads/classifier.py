@@ -15,7 +15,7 @@ from xmclab.api import Head, option
 from xmclab.model.heads.projection import ProjectionInit, projection
 from xmclab.model.tables import RowTable, TableDtype, TableOptimizer
 
-LABELS_AT_ONCE = 1 << 16  # whose first rows are made together
+LABELS_AT_ONCE = 1 << 16  # labels whose initial rows are made together
 
 
 @dataclass(eq=False)
@@ -31,15 +31,16 @@ class Classifier(Head):
     dim: int = option(384, "width of the vectors", ge=1)
     dropout: float = option(0.1, "share of the projection dropped in training", ge=0, lt=1)
     row_dropout: float = option(0.1, "share of the label rows' numbers dropped in training", ge=0, lt=1)
-    init: ProjectionInit = option("default", "of the linear map: torch's default, or the identity")
+    init: ProjectionInit = option("default", "initial linear map: torch's default, or the identity")
     normalise: bool = option(False, "train on cosines, as the search does, instead of inner products")
     rows: Literal["xavier", "texts", "texts+queries"] = option(
-        "xavier", "first rows: random, the label's text, or that plus the mean of its training queries (both projected)"
+        "xavier",
+        "initial rows: random, the label's text, or that plus the mean of its training queries (both projected)",
     )
     temperature: float = option(1 / 18, "divides the inner product in training", gt=0)
     lr: float = option(2e-4, "learning rate of the projection", gt=0)
     table: TableOptimizer = option("adamw", "how the touched rows of the table are updated")
-    table_dtype: TableDtype = option("float32", "of the stored rows; bfloat16 halves them, rounding at random")
+    table_dtype: TableDtype = option("float32", "type of the stored rows; bfloat16 halves them, with random rounding")
     table_lr: float = option(1e-3, "learning rate of the table", gt=0)
 
     def __post_init__(self) -> None:

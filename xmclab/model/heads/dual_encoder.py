@@ -23,9 +23,9 @@ class DualEncoder(Head):
     labels_from = "text"
 
     dim: int = option(384, "width of the vectors", ge=1)
-    activation: Literal["tanh", "none"] = option("tanh", "between the linear map and the dropout")
+    activation: Literal["tanh", "none"] = option("tanh", "activation between the linear map and the dropout")
     dropout: float = option(0.1, "share of the projection dropped in training", ge=0, lt=1)
-    init: ProjectionInit = option("default", "of the linear map: torch's default, or the identity")
+    init: ProjectionInit = option("default", "initial linear map: torch's default, or the identity")
     temperature: float = option(1 / 18, "divides the cosine in training", gt=0)
     lr: float = option(2e-4, "learning rate of the projection", gt=0)
 

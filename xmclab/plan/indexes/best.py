@@ -1,4 +1,4 @@
-"""The best labels of each query, kept while blocks of scores come in, whatever their order."""
+"""The best labels of each query, kept while blocks of scores come in, in any order."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def ranked(ids: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _keep_compiled(ids_NK: Tensor, scores_NK: Tensor, rows_Q: Tensor, s_QP: Tensor, labels_P: Tensor) -> None:
-    """In parts of the queries, side by side where that is worth it."""
+    """Process parts of the queries, in parallel where that is worth it."""
     from xmclab.kernels.search import keep
 
     parts = max(1, min(torch.get_num_threads(), len(rows_Q) * len(labels_P) // WORTH_A_THREAD))

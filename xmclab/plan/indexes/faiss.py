@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 POINTS_PER_LIST = 39  # faiss warns when a list is trained from fewer; more cost time and find little
-GPU_MOST = 2048  # results of a query, and lists looked at, that faiss allows on a GPU
+GPU_MOST = 2048  # most results of a query, and most lists searched, that faiss allows on a GPU
 TRAINING_ROUNDS = 6  # of the k-means that makes the lists
 
 
 def load_faiss() -> Any:
-    """The faiss module, or an error with the line that installs it."""
+    """The faiss module, or an error with the command that installs it."""
     try:
         import faiss
     except ImportError as error:
@@ -46,11 +46,11 @@ class Faiss(Index):
     can_write: ClassVar[bool] = True
 
     type: Literal["flat", "hnsw", "ivf"] = option("flat", "flat: exact; hnsw: a graph; ivf: inverted lists")
-    links: int = option(32, "hnsw: links of each label", ge=2)
-    ef_build: int = option(100, "hnsw: candidates looked at while building", ge=1)
-    ef_search: int = option(128, "hnsw: candidates looked at while searching", ge=1)
+    links: int = option(32, "hnsw: links per label", ge=2)
+    ef_build: int = option(100, "hnsw: candidates considered while building", ge=1)
+    ef_search: int = option(128, "hnsw: candidates considered while searching", ge=1)
     lists: int = option(0, "ivf: number of lists; 0: about 4 · sqrt(L)", ge=0)
-    probes: int = option(16, "ivf: lists looked at while searching", ge=1)
+    probes: int = option(16, "ivf: lists searched per query", ge=1)
 
     def __post_init__(self) -> None:
         self._faiss = load_faiss()
@@ -87,20 +87,20 @@ class Faiss(Index):
         return torch.from_numpy(ids_QK).to(q_QD.device), torch.from_numpy(scores_QK).to(q_QD.device)
 
     def write(self, path: Path) -> None:
-        """Keep the index in a file."""
+        """Write the index to a file."""
         self._faiss.write_index(self._index, str(path))
 
     def read(self, path: Path) -> None:
-        """Take an index that `write` left; the caller knows that the file is whole."""
+        """Read an index that `write` wrote; the caller has checked that the file is intact."""
         self._index = self._faiss.read_index(str(path))
 
     @property
     def share(self) -> float:
-        """The share of the lists that a search looks at; 1 for other structures."""
+        """The share of the lists that a search covers; 1 for other structures."""
         return min(1.0, self.probes / self._index.nlist) if self.type == "ivf" else 1.0
 
     def look_further(self) -> bool:
-        """Double what a search looks at; whether there was more to look at."""
+        """Double what a search covers; returns whether there was more to cover."""
         if self._index is None or self.type == "flat":
             return False
         if self.type == "hnsw":

@@ -1,7 +1,7 @@
 """Approximate search of many queries at once: lists of similar labels, each compared with its queries in one product.
 
-A search that goes query by query reads the labels of a list anew for each of them. Here the queries that look at a list
-are gathered first, so that the comparison is a matrix product, several times as fast per pair.
+A search that goes query by query reads the labels of a list again for each of them. Here the queries that search a
+list are gathered first, so that the comparison is a matrix product, several times as fast per pair.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from xmclab.plan.indexes.best import Best
 from xmclab.plan.indexes.checks import refuse_non_finite
 
 ROUNDS = 6  # of the k-means that makes the lists
-ROWS_AT_ONCE = 2048  # whose similarities to all centres are held at once
+ROWS_AT_ONCE = 2048  # rows whose similarities to all centres are held at once
 LOOKS_AT_ONCE = 1 << 22  # of queries at lists, sorted together
-ROWS_PER_LIST = 39  # that they are fitted on; more cost time and find little
+ROWS_PER_LIST = 39  # rows to fit the lists on; more cost time and help little
 
 
 @dataclass
 class Lists(Index):
-    """Labels in lists by spherical k-means; a query looks at the lists whose centres are nearest to it."""
+    """Labels in lists by spherical k-means; a query searches the lists whose centres are nearest to it."""
 
     pays_up_to: ClassVar[float] = 1 / 4
 
     lists: int = option(0, "number of lists; 0: about 4 · sqrt(L)", ge=0)
-    probes: int = option(8, "lists looked at while searching", ge=1)
-    query_block: int = option(65536, "queries compared at once, fewer if they look at many lists", ge=1)
+    probes: int = option(8, "lists searched per query", ge=1)
+    query_block: int = option(65536, "queries compared at once, fewer if they search many lists", ge=1)
 
     def __post_init__(self) -> None:
         self._centres_CD: Tensor | None = None
@@ -64,11 +64,11 @@ class Lists(Index):
 
     @property
     def share(self) -> float:
-        """The share of the lists that a search looks at."""
+        """The share of the lists that a search covers."""
         return min(1.0, self.probes / len(self._z))
 
     def look_further(self) -> bool:
-        """Look at half as many lists again; whether there were more to look at."""
+        """Search half as many lists again; returns whether there were more to search."""
         if self.share == 1:
             return False
         self.probes += max(1, self.probes // 2)
@@ -87,7 +87,7 @@ class Lists(Index):
 
 
 def k_means(x_ND: Tensor, clusters: int) -> Tensor:
-    """centres_CD of length one, fitted on a sample; the same for the same vectors."""
+    """centres_CD of unit length, fitted on a sample; the same for the same vectors."""
     generator = torch.Generator().manual_seed(0)
     sample = torch.randperm(len(x_ND), generator=generator)[: ROWS_PER_LIST * clusters].to(x_ND.device)
     x_SD = F.normalize(x_ND[sample], dim=1)

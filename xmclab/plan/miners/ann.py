@@ -26,9 +26,9 @@ from xmclab.plan.indexes.lists import Lists
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-EXACT_UP_TO = 5e9  # pairs of query and label that a CPU compares in about the time that an index of lists is built in
+EXACT_UP_TO = 5e9  # query-label pairs that a CPU compares in about the time it takes to build an index of lists
 RECALL_GOAL = 0.99
-FIRST_PROBES = 4  # lists looked at before the recall is measured
+FIRST_PROBES = 4  # lists searched before the recall is measured
 RECALL_QUERIES, RECALL_AT = 512, 30  # recall is measured on a sample of queries, among their nearest labels
 RESULTS_AT_ONCE = 1 << 22  # search results held at once
 QUERIES_AT_ONCE = 65536
@@ -40,7 +40,7 @@ class AnnMiner(Miner):
 
     `auto` compares every pair on an accelerator and up to 5e9 pairs; beyond, it takes `Lists` where numba is installed,
     or else faiss's inverted lists. An approximate search is measured against an exact one at every refresh, on a sample
-    of the queries, and looks further until its recall is 0.99; where that would not pay, `auto` turns to exact search.
+    of the queries, and searches wider until its recall is 0.99; if that does not pay, `auto` uses exact search.
     """
 
     needs_view: ClassVar[bool] = True
@@ -53,7 +53,7 @@ class AnnMiner(Miner):
         self._mined_N = np.empty(0, dtype=np.int64)
         self._recall: float | None = None
         if self.index == "faiss":
-            load_faiss()  # its absence is told now, not after the first epochs
+            load_faiss()  # reports its absence now, not after the first epochs
 
     def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
         """Keep the `depth` nearest labels of every query that are not excluded."""
@@ -96,7 +96,7 @@ class AnnMiner(Miner):
 
 
 def reach_recall(index: Index, view: View, keys: Keys) -> float:
-    """Let the index look further until it finds what exact search finds, and say how much of it is found."""
+    """Let the index search wider until it finds what exact search finds; returns the recall."""
     sample = keys.rng("recall", view.epoch).permutation(len(view.queries_ND))[:RECALL_QUERIES]
     q_QD = torch.from_numpy(view.queries_ND[sample]).to(view.device)
     exact = Exact()
@@ -111,7 +111,7 @@ def reach_recall(index: Index, view: View, keys: Keys) -> float:
 
 
 def _chunks(excluded_N: NDArray[np.int64], depth: int, num_labels: int) -> Iterator[tuple[NDArray[np.int64], int]]:
-    """Query ids to search together and how many results they need: a row with many exclusions deepens few searches."""
+    """Query ids to search together and how many results they need: rows with many exclusions deepen few searches."""
     order = np.argsort(excluded_N, kind="stable")
     start = 0
     while start < len(order):

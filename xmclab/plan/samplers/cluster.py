@@ -27,7 +27,7 @@ TREE_UP_TO = 50_000  # queries that auto leaves to the paper's method, which tak
 
 
 class ClusterCache:
-    """The clusters of the latest view: computed when the view, or what is asked of it, changes."""
+    """The clusters of the latest view: recomputed when the view or the request changes."""
 
     def __init__(self, method: Method = "auto") -> None:
         self._method = method
@@ -52,7 +52,7 @@ class Cluster(Sampler):
     """Each batch is a balanced cluster of the query vectors; random before the first view.
 
     By default balanced recursive 2-means (the paper's) makes the clusters of up to 50,000 queries, and balanced k-means
-    those of more: it takes less time there, and its clusters are tighter.
+    those of more: it is faster there, and its clusters are tighter.
     """
 
     needs_view: ClassVar[bool] = True

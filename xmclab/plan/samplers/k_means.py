@@ -2,7 +2,7 @@
 
 Formula:  maximise sum_i x_i·c_(i) where every cluster has its share of the vectors; c_j = normalised sum of cluster j
 Where:    the c_j start from the leaves of balanced 2-means of the sample; in each assignment a vector asks its nearest
-          centroids in turn, and a cluster that is asked by too many keeps those that would lose most by asking on
+          centroids in turn, and a cluster asked by too many keeps those that would lose most by moving on
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from xmclab.plan.samplers.two_means import balanced_clusters, unit_rows
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ITERATIONS = 1  # on the sample; they start from a tree that is good already
+ITERATIONS = 1  # on the sample; the starting tree is already good
 SAMPLE = 64  # vectors per cluster that centroids are fitted on
-CLUSTERS = 2048  # at the most: more leaves than that are grown from these clusters by 2-means
-CHOICES = 8  # clusters that a vector asks before it looks anew at those with room left
-TURNS = 8  # of asking; later ones would move few vectors
+CLUSTERS = 2048  # most clusters: further leaves are split from these by 2-means
+CHOICES = 8  # clusters that a vector asks before it looks again at those with room left
+TURNS = 8  # rounds of asking; later ones would move few vectors
 ROWS_AT_ONCE = 65536  # bounds the copies
 
 
@@ -98,7 +98,7 @@ def _accept(
 ) -> NDArray[np.int64]:
     """The cluster that keeps each row, -1 for rows that all of their choices refuse; never more than its room."""
     last = choices_MK.shape[1] - 1
-    loss_MK = np.full_like(cosines_MK, np.inf)  # of asking on
+    loss_MK = np.full_like(cosines_MK, np.inf)  # of moving on
     loss_MK[:, :last] = cosines_MK[:, :last] - cosines_MK[:, 1:]
     asked_M = np.zeros(len(choices_MK), dtype=np.int64)
     cluster_M = choices_MK[:, 0].copy()

@@ -1,4 +1,4 @@
-"""Random batches: the queries shuffled anew every epoch."""
+"""Random batches: the queries are reshuffled every epoch."""
 
 from __future__ import annotations
 

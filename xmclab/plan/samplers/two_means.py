@@ -18,8 +18,8 @@ from torch.nn import functional as F
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ITERATIONS = 10  # of each split at the most; few splits still move after that
-SAMPLE = 4096  # rows at the most that the direction of a node is found on
+ITERATIONS = 10  # most per split; few splits still change after that
+SAMPLE = 4096  # most rows that the direction of a node is found on
 FLOATS_AT_ONCE = 1 << 21  # nodes are split together while their vectors fit the cache
 
 
@@ -63,7 +63,7 @@ def balanced_clusters(
 
 
 def _chunks(sizes: NDArray[np.int64], rows_at_once: int) -> list[slice]:
-    """Runs of consecutive nodes of at most so many rows together, one node at the least."""
+    """Runs of consecutive nodes with at most this many rows together, or a single node."""
     nodes = max(1, rows_at_once // int(sizes.max()))
     return [slice(start, start + nodes) for start in range(0, len(sizes), nodes)]
 
@@ -102,7 +102,7 @@ def _split_large(x: Tensor, rows_M: NDArray[np.int64], left: int, rng: np.random
 
 
 def unit_rows(x: Tensor, rows: NDArray[np.int64]) -> Tensor:
-    """A copy of the vectors of these rows, at length one."""
+    """A copy of the vectors of these rows, at unit length."""
     unit = x.index_select(0, torch.from_numpy(rows.reshape(-1)))
     unit /= unit.norm(dim=1, keepdim=True).clamp_(min=1e-12)
     return unit.view(*rows.shape, x.shape[1])

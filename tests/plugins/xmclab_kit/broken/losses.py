@@ -32,7 +32,7 @@ class Abstract(MultiClassLoss):
 
 @dataclass
 class DefaultOutOfBounds(Softmax):
-    margin: float = option(-1.0, "by which a positive must lead", ge=0)
+    margin: float = option(-1.0, "margin by which a positive must lead", ge=0)
 
 
 @dataclass
