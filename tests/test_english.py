@@ -19,7 +19,7 @@ PATTERNS = {
     "is no X": r"(?<![Tt]here )\b(?:is|are|was|were) no (?!longer\b|more\b|less\b|better\b|worse\b|need\b)[a-z]+",
     "anew": r"\banew\b",
     "at the most": r"\bat the (?:most|least)\b",
-    "is told": r"\b(?:is|are|was|be) told\b",
+    "is told": r"\b(?:is|are|was|be) told\b(?! apart)",
     "to be had": r"\bto be had\b",
     "by its nature": r"\bby (?:its|their) nature\b",
     "help that begins with 'of'": r"""(?:option\([^"\n]*|help=)"[Oo]f """,
