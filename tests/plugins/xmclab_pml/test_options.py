@@ -48,7 +48,7 @@ def test_a_loss_that_cannot_take_pairs_says_why(name: str) -> None:
 def test_the_command_line_says_why_too(call: Call) -> None:
     code, _, said = call("run", "recipe=unidec", "data=tiny", "loss.de=pml.ArcFaceLoss")
     assert code == 2
-    assert "loss 'pml.ArcFaceLoss' cannot be used: it learns vectors of its own for classes" in said
+    assert "loss 'pml.ArcFaceLoss' cannot be used: it learns its own class vectors" in said
 
 
 def test_options_have_the_types_and_defaults_of_the_signature() -> None:
