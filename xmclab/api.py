@@ -5,7 +5,8 @@ defaults, bounds and help, and a recipe or the command line sets them (`loss.de.
 
 Shape suffixes, used throughout the code:
     N training queries · L labels · Q queries of a batch · P candidate labels of a batch (the pool, or all L)
-    D vector width · B texts of a chunk · T tokens · K results of a search
+    D vector width · B texts of a chunk, or rows or labels of a block · T tokens · K results of a search
+    E pairs of a list · I ignored pairs
 """
 
 from __future__ import annotations
@@ -299,7 +300,7 @@ class Reduction(ABC):
     adds_up_to: ClassVar[Literal["one", "targets", "cells", "anything"]] = "anything"  # sum of the weights of an anchor
 
     def targets(self, y_QP: Tensor) -> Tensor:
-        """The targets passed to the loss; override to normalise them. 0 must stay 0."""
+        """The targets passed to the loss; override to normalise each row. 0 must stay 0."""
         return y_QP
 
     @abstractmethod
@@ -311,7 +312,10 @@ class Reduction(ABC):
         """
 
     def normaliser(self, w_QP: Tensor) -> Tensor:
-        """The divisor of the weighted sum; by default the number of anchors with a positive weight."""
+        """The divisor of the weighted sum; by default the number of anchors with a positive weight.
+
+        Like weights, that of a multi-class reduction must not depend on columns of zeros.
+        """
         return (w_QP > 0).any(dim=1).sum().clamp(min=1)
 
     def cell_weight(self, cells: int) -> float:
@@ -389,7 +393,10 @@ class Encoder(nn.Module, ABC):
 
 
 class Head(nn.Module, ABC):
-    """Encoder output to query and label vectors whose inner product is the score. A dataclass, like all parts."""
+    """Encoder output to query and label vectors whose inner product is the score. A dataclass, like all parts.
+
+    A model has up to two, in the slots `head.de` and `head.clf`; each minimises its own loss.
+    """
 
     labels_from: ClassVar[Literal["text", "table"]]  # label vectors come from encoded texts, or from a row per label
 
@@ -430,7 +437,10 @@ class Head(nn.Module, ABC):
         return None
 
     def of_rows(self, rows_PD: Tensor) -> Tensor:
-        """z_PD from rows of `label_rows`; randomness comes from torch's global generator, seeded for every block."""
+        """z_PD from rows of `label_rows`, without trained parameters: only the rows get a gradient.
+
+        Randomness comes from torch's global generator, seeded for every block.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no table of label rows")
 
     def query_projection(self) -> tuple[nn.Linear, Literal["tanh", "none"]] | None:

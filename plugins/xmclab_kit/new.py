@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from xmclab.errors import ConfigError, Problem, StorageError, did_you_mean
+from xmclab.host import KINDS
 
 TEMPLATES = Path(__file__).parent / "templates"
 NAME = re.compile("[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")  # valid for a class, a file and a package
@@ -38,7 +39,8 @@ def new(
 ) -> None:
     """Create a working part to start from: xmclab new loss mine --file"""
     if kind not in USES:
-        raise ConfigError(Problem("", f"unknown kind of part {kind!r}", did_you_mean(kind, USES)))
+        known = f"no template for a {kind}" if kind in KINDS else f"unknown kind of part {kind!r}"
+        raise ConfigError(Problem("", known, did_you_mean(kind, USES)))
     _check_name(name)
     words = _words(kind, name)
     templates = _single_file(kind) if file else _distribution(kind)

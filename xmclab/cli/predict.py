@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from xmclab.host.registry import Registry
     from xmclab.serve.predictor import Predictor
     from xmclab.serve.texts import TextFile
+    from xmclab.system.progress import Bar
 
 STDIN = Path("-")
 SHOWN = 5  # names in a note
@@ -85,13 +86,13 @@ def predict(
 
         stream = stack.enter_context(_target(out))
         writer = FORMATS[Format.jsonl if as_json else form or Format.table](stream, predictor.labels, rows)
-        advance = stack.enter_context(_progress(rows))
+        bar = stack.enter_context(_bar(rows))
         source = (record.text for record in queries) if queries else iter(texts or ())
         for number, (block, ranking) in enumerate(predictor.answer(source, k, search)):
             if number == 0:
                 writer.start()
             writer.write(block, ranking)
-            advance(len(block))
+            bar.advance(len(block))
     if predictor.without_word:
         note(f"{predictor.without_word} of {rows} texts have no vocabulary words; their predictions are arbitrary")
 
@@ -167,15 +168,11 @@ def _target(out: Path | None) -> Iterator[IO[str]]:
         yield stream
 
 
-@contextlib.contextmanager
-def _progress(rows: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, if that is a terminal; yields the function that advances it."""
+def _bar(rows: int) -> Bar:
+    """A progress bar on stderr, if that is a terminal."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from xmclab.system.progress import Bar
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    watched = console.is_terminal and rows > 1
-    with Progress(*columns, console=console, transient=True, disable=not watched) as progress:
-        task = progress.add_task("queries", total=rows)
-        yield lambda done: progress.update(task, advance=done)
+    return Bar(console if console.is_terminal and rows > 1 else None, "queries", rows)

@@ -1,6 +1,7 @@
 """The mathematics: expressions, terms under reductions, values and gradients. Imports only api, errors and kernels.
 
-Plugins may use the names below; each is imported on first use, since most need torch.
+Losses are in plugins/xmclab_losses; `curves.py` has the base of binary losses that are two curves. Plugins may use the
+names below; each is imported on first use, since most need torch.
 """
 
 from __future__ import annotations
