@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from xmclab.api import BinaryLoss, Encoder, Head, Index, Reduction
+from xmclab.data import open_dataset
+from xmclab.host import default_registry, resolve
 from xmclab.model.heads.classifier import Classifier
 from xmclab.model.heads.dual_encoder import DualEncoder
 from xmclab.model.tables import RowTable
@@ -18,6 +22,7 @@ from xmclab.objectives.softmax import sum_of_negatives
 from xmclab.objectives.truth import Truth
 from xmclab.plan.indexes.exact import Exact
 from xmclab.training.streaming import streams_all_labels
+from xmclab.training.trainer import Trainer
 from xmclab_losses.bce import BinaryCrossEntropy
 
 
@@ -161,3 +166,33 @@ def test_an_index_says_how_it_searches() -> None:
     index = Exact()
     index.build(torch.eye(3))
     assert (index.share, index.look_further()) == (1.0, False)
+
+
+def test_a_sampler_can_put_queries_of_a_label_together(tmp_path: Path) -> None:
+    """Two queries per label, as metric learning samples them: the plan sees the targets."""
+    file = tmp_path / "pairs.py"
+    file.write_text(
+        "from dataclasses import dataclass\n"
+        "import numpy as np\n"
+        "import xmclab\n"
+        "from xmclab.api import Sampler\n"
+        "@dataclass\n"
+        "class TwoPerLabel(Sampler):\n"
+        "    def plan(self, rows_N, targets_NL, epoch, view, keys):\n"
+        "        first_N = targets_NL.indices[targets_NL.indptr[rows_N]]\n"
+        "        by_label = rows_N[np.argsort(first_N, kind='stable')]\n"
+        "        return np.array_split(by_label, -(-len(rows_N) // self.batch_size))\n"
+        "@xmclab.hookimpl\n"
+        "def xmclab_parts():\n"
+        "    return [xmclab.part('sampler', 'two_per_label', TwoPerLabel)]\n"
+    )
+    options = ["data=tiny", "encoder.dim=8", "head.clf=none", "head.de.dim=8", "sampler.batch_size=64"]
+    config = resolve([*options, f"plugin={file}", "sampler=two_per_label"], default_registry())
+    trainer = Trainer(config, open_dataset("tiny", "title", default_registry()))
+    plan = trainer.plan(0, None)
+    assert sorted(np.concatenate(plan).tolist()) == trainer.rows_N.tolist()
+    targets_NL = trainer.targets_NL.toarray() > 0
+    shared = [(targets_NL[batch].sum(axis=0) > 1).sum() for batch in plan]
+    at_random = [(targets_NL[rows].sum(axis=0) > 1).sum() for rows in np.array_split(trainer.rows_N[::-1], len(plan))]
+    assert np.mean(shared) > np.mean(at_random)
+    trainer.step(0, next(trainer.batches(plan[:1], 0)))
