@@ -25,12 +25,17 @@ from torch import Tensor, nn
 
 from xmclab import cli
 from xmclab.api import Encoder, Ragged, Side, Tokens
+from xmclab.data import open_dataset
+from xmclab.host.config import Config
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
 from xmclab.runs.run import run
+from xmclab.training.trainer import Trainer
 
 SMALL = ["data=tiny", "sampler.batch_size=512", "epochs=1", "baseline=none"]
 BAG = ("encoder=bag", "encoder.dim=16")
+SMALL_BAG = ["data=tiny", *BAG, "head.de.dim=16", "head.clf.dim=16", "sampler.batch_size=256", "epochs=2"]
+SMALL_BAG += ["baseline=none"]
 MODULES = itertools.count()  # numbers the modules of pretended plugins
 
 
@@ -117,6 +122,26 @@ def train() -> Callable[..., Path]:
 def small_run(train: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run with both heads; not to be written to."""
     return train(tmp_path_factory.mktemp("runs") / "small", "head.de.dim=16", "head.clf.dim=12")
+
+
+def small_config(*overrides: str) -> Config:
+    """A config of two quick epochs with both heads."""
+    return resolve([*SMALL_BAG, *overrides], default_registry())
+
+
+@pytest.fixture(scope="session", name="small_config")
+def small_config_fixture() -> Callable[..., Config]:
+    return small_config
+
+
+@pytest.fixture(scope="session")
+def small_trainer() -> Callable[..., Trainer]:
+    """A trainer of such a config: overrides to the trainer."""
+
+    def make(*overrides: str) -> Trainer:
+        return Trainer(small_config(*overrides), open_dataset("tiny", "title", default_registry()))
+
+    return make
 
 
 @pytest.fixture

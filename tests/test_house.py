@@ -31,6 +31,16 @@ SIDEWAYS = {("plan", "model.device"), ("data", "model.device")}  # a room, and w
 HALL = {"__init__", "__main__", "api", "errors", "keys", "options"}
 LONG_FILE, LONG_FUNCTION = 450, 60
 LONG_FILES = {"api.py": "every interface in one file, which a plugin author reads from top to bottom"}
+NOT_MIRRORED = {"laws", "faults", "golden"}  # folders of tests that belong to no room
+CROSS_CUTTING = {
+    "cli/test_combinations.py",  # every reduction with every loss, in whole runs
+    "cli/test_errors.py",  # bad input to any command, in a process of its own
+    "cli/test_readers.py",  # one plugin's reader through several commands
+    "plugins/xmclab_kit/test_broken_parts.py",  # the laws of every kind, each against a part that breaks it
+    "plugins/xmclab_losses/test_propensity.py",  # missing labels, on every way to the losses that know of them
+    "plugins/xmclab_pml/test_memory.py",  # the memory of losses, of miners and of the pairs that both list
+    "plugins/xmclab_pml/test_page.py",  # docs/pml.md against the whole package
+}
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -195,3 +205,23 @@ def test_files_and_functions_are_short() -> None:
                 and node.end_lineno - node.lineno >= LONG_FUNCTION
             ]
     assert not long, "\n".join(long)
+
+
+def mirrored(file: Path) -> bool:
+    """Whether a file below `tests/` is named after a module in the folder that its own folder mirrors."""
+    top = ROOT if file.parts[0] == "plugins" else PACKAGE
+    name = file.stem.removeprefix("test_")
+    return (top / file.parent / f"{'__init__' if name == 'init' else name}.py").is_file()
+
+
+def test_tests_mirror_the_code_file_by_file() -> None:
+    """`xmclab/a/b.py` is tested in `tests/a/test_b.py`, an `__init__.py` in `test_init.py`."""
+    files = [file.relative_to(ROOT / "tests") for file in sorted((ROOT / "tests").rglob("test_*.py"))]
+    rooms = [file for file in files if file.parent.as_posix() not in (".", "plugins")]
+    strays = {
+        file.as_posix()
+        for file in rooms
+        if file.parts[0] not in NOT_MIRRORED and not file.name.startswith("test_every_") and not mirrored(file)
+    }
+    assert not strays - CROSS_CUTTING, f"named after no module: {sorted(strays - CROSS_CUTTING)}"
+    assert not CROSS_CUTTING - strays, f"no exceptions any more: {sorted(CROSS_CUTTING - strays)}"

@@ -1,4 +1,4 @@
-"""`xmclab score`: all digits of the metrics, tables whose parts sum to the whole, and the exit codes of mistakes."""
+"""None"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from xmclab.api import Ranking
 from xmclab.data import open_dataset
-from xmclab.data.propensity import DEFAULT_PROPENSITY, inverse_propensity
+from xmclab.data.propensity import inverse_propensity
 from xmclab.evaluation.scoring import Evaluator
 from xmclab.host.registry import default_registry
 
@@ -124,16 +124,6 @@ def test_metrics_deeper_than_the_predictions_are_left_out(call: Call, files: dic
     assert code == 0
     assert set(json.loads(out)["metrics"]) == {f"{kind}@{k}" for kind in KINDS for k in (1, 3)}
     assert "at most 4 labels per query: metrics beyond @4 are omitted" in err
-
-
-def test_padding_never_reaches_the_metrics() -> None:
-    """-1, which faiss gives where it finds nothing, is neither the last label nor a place taken."""
-    truth = sp.csr_array(np.eye(3, 4))
-    ranking = Ranking(np.array([[0, -1], [-1, -1], [2, -1]]), np.zeros((3, 2), np.float32))
-    found = Evaluator(truth, truth, DEFAULT_PROPENSITY).scores(ranking, draws=10)
-    assert found.metrics["P@1"] == pytest.approx(200 / 3)
-    last = sp.csr_array(np.array([[0, 0, 0, 1]] * 3))
-    assert Evaluator(last, truth, DEFAULT_PROPENSITY).scores(ranking, draws=10).metrics["P@1"] == 0
 
 
 def test_a_data_set_known_by_name_has_its_own_propensities(call: Call, tmp_path: Path) -> None:

@@ -7,8 +7,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from xmclab.kernels import dispatch as accelerator
+from xmclab.kernels import scores as fused
+from xmclab.kernels import scores_torch as fused_torch
 
 
 @pytest.fixture
@@ -54,3 +57,21 @@ def test_code_is_compiled_where_no_cache_can_be_written() -> None:
     twice = accelerator.jit(scope["twice"])  # type: ignore[type-var]
     assert twice(21) == 42
     assert twice.signatures  # type: ignore[attr-defined]
+
+
+def test_work_keeps_its_order_in_threads_and_errors_arrive() -> None:
+    assert accelerator.in_threads(lambda item: item * item, range(7)) == [n * n for n in range(7)]
+    with pytest.raises(ZeroDivisionError):
+        accelerator.in_threads(lambda item: 1 / item, [1, 2, 0])
+
+
+def test_torch_compiles_only_where_asked_and_nothing_else_does() -> None:
+    few, many = torch.zeros(2, 2), torch.zeros(400, 400)
+    with accelerator.compiled_by_torch(False):
+        assert accelerator.fused_for(few) is None
+    with accelerator.compiled_by_torch():
+        assert accelerator.fused_for(few) is fused_torch
+        assert accelerator.fused_for(many.double()) is fused_torch
+        assert accelerator.fused_for(many) is fused
+        assert accelerator.fused_for(many.to("meta")) is None
+    assert accelerator.fused_for(few) is None

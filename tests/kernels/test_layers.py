@@ -1,27 +1,20 @@
-"""Compiled halves of layers are torch's modules: values, gradients, and dropout by draws that a seed gives again."""
+"""None"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from xmclab.api import Ragged
 from xmclab.kernels import layers as sublayers
-from xmclab.kernels import packing as pack_loops
-from xmclab.model.encoders import packed
-
-PADDING = 1
 
 
 @pytest.fixture(autouse=True)
@@ -160,16 +153,3 @@ def test_attention_with_its_draws(rate: float) -> None:
 
     inner = sublayers.Attention(offsets, max(lengths), heads, inner_drop)
     assert_near(run_sublayer(weights, inner, drop, x_TD), expected_of(weights, attend, drop, x_TD))
-
-
-@given(st.lists(st.lists(st.integers(0, 4), max_size=6), max_size=9), st.sampled_from([None, PADDING]))
-def test_packing_is_that_of_numpy(texts: list[list[int]], padding: int | None) -> None:
-    ids = np.array(list(chain.from_iterable(texts)), np.int32)
-    tokens = Ragged(ids, np.cumsum([0, *map(len, texts)], dtype=np.int64))
-    *expected, counts = packed._arrange(tokens, padding)
-    *found, found_counts = pack_loops.arrange(tokens, padding)
-    for a, b in zip(found, expected, strict=True):
-        assert a.dtype == b.dtype
-        np.testing.assert_array_equal(a, b)
-    np.testing.assert_array_equal(found_counts[: len(counts)], counts)
-    assert not found_counts[len(counts) :].any()

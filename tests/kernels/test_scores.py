@@ -1,4 +1,4 @@
-"""Compiled passes over scores are the plain ones, whatever the scores and however many threads."""
+"""None"""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import shutil
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
@@ -151,12 +150,6 @@ def test_sums_do_not_depend_on_the_threads() -> None:
     assert all(torch.equal(a, b) for a, b in zip(in_one, in_two, strict=True))
 
 
-def test_work_keeps_its_order_in_threads_and_errors_arrive() -> None:
-    assert accelerator.in_threads(lambda item: item * item, range(7)) == [n * n for n in range(7)]
-    with pytest.raises(ZeroDivisionError):
-        accelerator.in_threads(lambda item: 1 / item, [1, 2, 0])
-
-
 @pytest.mark.parametrize("blocks", [False, True])
 @pytest.mark.parametrize("expression", ["ds", "supcon", "bce", "ds+0.3*bce", "ds(temperature=0.5)+bce"])
 @pytest.mark.parametrize("norm", [1.0, 40.0])
@@ -187,31 +180,3 @@ def test_objectives_are_those_of_float64(
         assert accelerator.fused_for(used[-1]) is passes
     for found, expected in zip(found_outcome, expected_outcome, strict=True):
         torch.testing.assert_close(found.double(), expected, rtol=2e-4 if norm > 1 else 2e-5, atol=1e-6)
-
-
-def test_torch_compiles_only_where_asked_and_nothing_else_does() -> None:
-    few, many = torch.zeros(2, 2), torch.zeros(400, 400)
-    with accelerator.compiled_by_torch(False):
-        assert accelerator.fused_for(few) is None
-    with accelerator.compiled_by_torch():
-        assert accelerator.fused_for(few) is fused_torch
-        assert accelerator.fused_for(many.double()) is fused_torch
-        assert accelerator.fused_for(many) is fused
-        assert accelerator.fused_for(many.to("meta")) is None
-    assert accelerator.fused_for(few) is None
-
-
-@by_torch
-def test_shapes_and_weights_that_change_are_not_compiled_anew() -> None:
-    def run(rows: int, columns: int, weight: float) -> None:
-        s_BP, x_B, x_P = torch.randn(rows, columns), torch.rand(rows), torch.rand(columns)
-        log_sum_B, log_sum_P, near_B = fused_torch.log_sums(s_BP)
-        fused_torch.weigh_(s_BP, log_sum_B, x_B, log_sum_P, x_P, near_B, softplus=weight)
-        fused_torch.weigh_rows_(s_BP, weight, log_sum_B, x_B)
-
-    run(17, 41, 0.3)
-    counters: Any = torch._dynamo.utils.counters
-    compiled = counters["stats"]["unique_graphs"]
-    for shape in ((18, 41), (17, 40), (5, 60)):
-        run(*shape, weight=0.1 * shape[0])
-    assert counters["stats"]["unique_graphs"] == compiled

@@ -1,11 +1,9 @@
-"""Miners: what is drawn, and what never is."""
+"""Mined negatives: the nearest labels that are allowed, by an index of the right size."""
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,25 +11,14 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xmclab.api import Keys, Miner, View
+from xmclab.api import Keys, View
 from xmclab.plan.indexes.exact import Exact
 from xmclab.plan.indexes.faiss import Faiss
 from xmclab.plan.indexes.lists import Lists
 from xmclab.plan.miners import ann
 from xmclab.plan.miners.ann import AnnMiner
-from xmclab.plan.miners.none import NoMiner
-from xmclab.plan.miners.random import RandomMiner, distinct
 
 KEYS = Keys(0)
-
-
-def random_case(seed: int) -> tuple[np.random.Generator, View, sp.csr_array]:
-    """A view with whole-number vectors (so that scores are exact and often equal) and pairs to exclude."""
-    rng = np.random.default_rng(seed)
-    num, labels = rng.integers(1, 12, size=2)
-    vectors = [rng.integers(-3, 4, size=(n, 3)).astype(np.float32) for n in (num, labels)]
-    exclude = rng.random((num, labels)) < rng.choice([0.0, 0.3, 0.9, 1.0])
-    return rng, View(0, *vectors), sp.csr_array(exclude)
 
 
 def naive_hardest(view: View, exclude: sp.csr_array, depth: int) -> list[list[int]]:
@@ -44,61 +31,11 @@ def naive_hardest(view: View, exclude: sp.csr_array, depth: int) -> list[list[in
     return hardest
 
 
-@pytest.mark.parametrize("kind", ["none", "random", "ann"])
-@settings(deadline=None)
-@given(st.integers(0, 2**32), st.integers(0, 8))
-def test_nothing_excluded_is_ever_drawn_and_no_label_twice(kind: str, seed: int, n: int) -> None:
-    rng, view, exclude = random_case(seed)
-    miner: Miner = {"none": NoMiner, "random": RandomMiner, "ann": AnnMiner}[kind]()
-    miner.refresh(view, exclude, 4, KEYS)
-    rows = rng.permutation(exclude.shape[0])
-    drawn = miner.sample(rows, n, exclude, rng)
-    assert drawn.shape == (len(rows), 0 if kind == "none" else n)
-    assert drawn.dtype == np.int64
-    allowed = exclude.shape[1] - exclude.toarray()[rows].sum(axis=1)
-    for row, labels, most in zip(rows, drawn, allowed, strict=True):
-        real = labels[labels >= 0]
-        assert not exclude.toarray()[row, real].any()
-        assert len(set(real.tolist())) == len(real)
-        if kind != "none":
-            assert len(real) == min(n, most, 4 if kind == "ann" else n)
-
-
-@pytest.mark.parametrize("miner", [RandomMiner(), AnnMiner()])
-def test_draws_are_pure_in_the_generator(miner: Miner) -> None:
-    _, view, _ = random_case(1)
-    exclude = sp.csr_array((len(view.queries_ND), len(view.labels_LD)), dtype=bool)
-    miner.refresh(view, exclude, 5, KEYS)
-    rows = np.arange(exclude.shape[0])
-    one, two, other = (miner.sample(rows, 2, exclude, np.random.default_rng(seed)) for seed in (0, 0, 1))
-    assert np.array_equal(one, two)
-    assert not np.array_equal(one, other)
-
-
-def test_random_negatives_are_uniform_over_the_allowed_labels() -> None:
-    exclude = sp.csr_array(np.array([[1, 0, 0, 1, 0, 0, 1]], dtype=bool))
-    drawn = RandomMiner().sample(np.zeros(6000, dtype=np.int64), 2, exclude, np.random.default_rng(0))
-    share = np.bincount(drawn.ravel(), minlength=7) / len(drawn)
-    assert (share[[0, 3, 6]] == 0).all()
-    assert np.abs(share[[1, 2, 4, 5]] - 0.5).max() < 0.03
-
-
-def test_random_negatives_of_a_matrix_with_repeated_entries() -> None:
-    exclude = sp.csr_array((np.ones(4), np.array([3, 0, 3, 0]), np.array([0, 4])), shape=(1, 5))
-    drawn = RandomMiner().sample(np.array([0]), 4, exclude, np.random.default_rng(0))
-    assert sorted(drawn[0].tolist()) == [-1, 1, 2, 4]
-
-
-def test_distinct_draws_every_subset_equally_often() -> None:
-    subsets = Counter(frozenset(row) for row in distinct(np.full(10000, 5), 2, np.random.default_rng(0)).tolist())
-    assert set(subsets) == {frozenset(pair) for pair in itertools.combinations(range(5), 2)}
-    assert max(abs(count / 10000 - 0.1) for count in subsets.values()) < 0.02
-    assert sorted(distinct(np.array([2]), 4, np.random.default_rng(0))[0].tolist()) == [-1, -1, 0, 1]
-
-
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 6), st.sampled_from([1, 7, 10**6]))
-def test_ann_keeps_the_nearest_labels_that_are_not_excluded(seed: int, depth: int, results_at_once: int) -> None:
+def test_ann_keeps_the_nearest_labels_that_are_not_excluded(
+    random_case: Callable[..., Any], seed: int, depth: int, results_at_once: int
+) -> None:
     rng, view, exclude = random_case(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ann, "RESULTS_AT_ONCE", results_at_once)
@@ -189,7 +126,9 @@ def test_auto_turns_to_exact_search_when_lists_do_not_pay(
     assert (miner.report()["recall"] < recall) if worth_it else (miner.report() == {"recall": recall})
 
 
-def test_ann_chooses_exact_search_without_numba_and_faiss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ann_chooses_exact_search_without_numba_and_faiss(
+    monkeypatch: pytest.MonkeyPatch, random_case: Callable[..., Any]
+) -> None:
     monkeypatch.setattr(ann, "EXACT_UP_TO", 0)
     monkeypatch.setattr(ann, "numba_works", lambda: False)
     monkeypatch.setattr(ann, "find_spec", lambda name: None)
@@ -210,7 +149,7 @@ def test_ann_draws_uniformly_from_what_it_mined() -> None:
     assert np.abs(share[1:5] - 0.5).max() < 0.04
 
 
-def test_ann_has_nothing_before_the_first_refresh_and_forgets_the_last() -> None:
+def test_ann_has_nothing_before_the_first_refresh_and_forgets_the_last(random_case: Callable[..., Any]) -> None:
     _, view, _ = random_case(1)
     exclude = sp.csr_array((len(view.queries_ND), len(view.labels_LD)), dtype=bool)
     rows, rng = np.arange(exclude.shape[0]), np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Files are streamed: what is not kept never piles up."""
+"""What every reader promises: files are streamed, and texts are packed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 
 from xmclab.data import open_dataset
+from xmclab.data.texts import PackedTexts
 from xmclab.host.registry import default_registry
+
+
+def test_every_reader_gives_texts_that_are_no_list(tmp_path: Path) -> None:
+    (tmp_path / "shop.csv").write_text("query,labels\nred shoes,shoes\nblue socks,socks\ngreen socks,socks\n")
+    for source in ("tiny", str(tmp_path / "shop.csv")):
+        data = open_dataset(source, "title", default_registry())
+        for texts in (data.train.texts, data.test.texts, data.label_texts, data.train.names):
+            assert isinstance(texts, PackedTexts)
+
 
 ROWS, JUNK = 4000, "x" * 2000
 

@@ -1,4 +1,4 @@
-"""Tokens from a cache are the tokens; a cache is whole, of these texts and of this encoder, or it is not used."""
+"""None"""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import torch
 from rich.console import Console
 
 from xmclab.api import Encoder, Ragged
-from xmclab.data import open_dataset
 from xmclab.data import texts as texts_module
 from xmclab.data import tokens as module
 from xmclab.data.texts import PackedTexts
@@ -301,14 +300,6 @@ def test_building_holds_a_few_blocks_at_a_time(tmp_path: Path, monkeypatch: pyte
 
     peak(500)
     assert peak(10_000) < 1.2 * peak(2_000)
-
-
-def test_every_reader_gives_texts_that_are_no_list(tmp_path: Path) -> None:
-    (tmp_path / "shop.csv").write_text("query,labels\nred shoes,shoes\nblue socks,socks\ngreen socks,socks\n")
-    for source in ("tiny", str(tmp_path / "shop.csv")):
-        data = open_dataset(source, "title", default_registry())
-        for texts in (data.train.texts, data.test.texts, data.label_texts, data.train.names):
-            assert isinstance(texts, PackedTexts)
 
 
 def test_fitting_from_a_cache_draws_the_same_parameters(tmp_path: Path) -> None:

@@ -1,0 +1,110 @@
+"""Options of parts: text means what was typed, and what does not fit is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+from xmclab.errors import ConfigError
+from xmclab.host.options import make_part
+from xmclab.options import option
+
+
+@dataclass
+class Sample:
+    """One option of every type."""
+
+    count: int = option(1, "a number", ge=1, le=100)
+    rate: float = option(0.5, "a share", gt=0, lt=1)
+    flag: bool = False
+    word: str = "a"
+    maybe: float | None = option(None, "perhaps", gt=0)
+    mode: Literal["fast", "none"] = "fast"
+    level: Literal[1, 2] = 1
+    steps: tuple[int, ...] = ()
+    names: list[str] | None = None
+    needed: dataclasses.InitVar[None] = None
+
+
+@dataclass
+class Demanding:
+    size: int = option(help="of the thing")
+
+    def __post_init__(self) -> None:
+        if self.size == 13:
+            raise ValueError("13 brings bad luck")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("count", "012", 12),
+        ("count", "7", 7),
+        ("rate", "1e-3", 1e-3),
+        ("flag", "on", True),
+        ("flag", "off", False),
+        ("flag", "true", True),
+        ("flag", "0", False),
+        ("word", "on", "on"),
+        ("word", "012", "012"),
+        ("word", "none", "none"),
+        ("word", "", ""),
+        ("maybe", "none", None),
+        ("maybe", "null", None),
+        ("maybe", "0.25", 0.25),
+        ("mode", "none", "none"),
+        ("level", "2", 2),
+        ("steps", "10,20", (10, 20)),
+        ("steps", "[3]", (3,)),
+        ("steps", "", ()),
+        ("names", "a, b", ["a", "b"]),
+        ("names", "none", None),
+    ],
+)
+def test_text_means_what_was_typed(name: str, text: str, value: Any) -> None:
+    made = getattr(make_part(Sample, {name: text}, "sample"), name)
+    assert made == value
+    assert type(made) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "reason"),
+    [
+        ("count", "x", "'x' should be a valid integer"),
+        ("count", "1.5", "should be a valid integer"),
+        ("count", "0", "'0' should be greater than or equal to 1"),
+        ("count", "101", "should be less than or equal to 100"),
+        ("rate", "1", "should be less than 1"),
+        ("rate", "nan", "should be a finite number"),
+        ("maybe", "inf", "should be a finite number"),
+        ("maybe", "-1", "should be greater than 0"),
+        ("flag", "perhaps", "should be a valid boolean"),
+        ("mode", "fats", "'fats' should be 'fast' or 'none'"),
+        ("level", "3", "should be 1 or 2"),
+        ("steps", "1,b", "should be a valid integer"),
+        ("cuont", "3", "unknown option 'cuont' (did you mean 'count'?)"),
+    ],
+)
+def test_what_does_not_fit_is_refused(name: str, text: str, reason: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_part(Sample, {name: text}, "sample")
+    [problem] = caught.value.problems
+    assert problem.where == f"sample.{name}"
+    assert reason in str(problem)
+
+
+def test_a_part_reports_all_problems_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_part(Sample, {"count": "x", "rate": 7, "wrod": "b"}, "sample")
+    assert len(caught.value.problems) == 3
+
+
+def test_required_options_and_a_parts_own_checks() -> None:
+    with pytest.raises(ConfigError, match=r"thing\.size: must be set \(int\)"):
+        make_part(Demanding, {}, "thing")
+    with pytest.raises(ConfigError, match="thing: 13 brings bad luck"):
+        make_part(Demanding, {"size": 13}, "thing")
+    assert make_part(Demanding, {"size": "12"}, "thing").size == 12

@@ -1,0 +1,167 @@
+"""The engine: closed forms equal autograd, in blocks or whole, from scores or from vectors."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+import xmclab
+from xmclab.host.compose import build_objective
+from xmclab.host.registry import default_registry
+from xmclab.objectives import engine as closed_form
+from xmclab.objectives.expr import parse_expression
+from xmclab.objectives.objective import Objective, Term
+from xmclab.objectives.truth import Truth
+
+WAYS = {
+    "bounded": {},
+    "any": {"MAX_EXPONENT": -1.0},
+    "bounded in blocks": {"CELLS_KEPT": 0, "CELLS_OF_BLOCK": 14, "CELLS_OF_SLICE": 7},
+    "any in blocks": {"MAX_EXPONENT": -1.0, "CELLS_KEPT": 0, "CELLS_OF_BLOCK": 14, "CELLS_OF_SLICE": 7},
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request, monkeypatch):
+    """A way through the closed forms, whatever the size of the scores and of their matrix."""
+    for name, value in WAYS[request.param].items():
+        monkeypatch.setattr(closed_form, name, value)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("reduction", ["psl", "pol", "pal"])
+def test_closed_forms_equal_autograd(batch, reduction, symmetric):
+    """The same losses with their closed forms hidden, on soft targets with ignored pairs."""
+    s_QP, y_QP = batch
+    y_QP = y_QP * torch.rand(y_QP.shape, dtype=torch.float64)
+    ignore_QP = torch.rand(y_QP.shape) < 0.2
+    closed = xmclab.objective("ds+0.5*supcon(temperature=0.3)+2*bce", reduction, 0.7, symmetric=symmetric)
+    hidden = [
+        Term(
+            t.name,
+            t.weight,
+            type(f"Open{t.name}", (type(t.loss),), {"terms": type(t.loss).terms})(t.loss.temperature),
+            t.reduction,
+        )
+        for t in closed.terms
+    ]
+    opened = Objective(hidden, closed.temperature, closed.q2l_share)
+    assert all(term.loss.has_closed_form for term in closed.terms)
+    assert not any(term.loss.has_closed_form for term in opened.terms)
+    for weight_P in (None, torch.rand(7, dtype=torch.float64)):
+        results = []
+        for objective in (closed, opened):
+            scores = s_QP.clone().requires_grad_()
+            torch.manual_seed(3)
+            if reduction == "pol":  # draws depend on the shape of the matrix: keep one positive per row and column
+                y_QP = torch.eye(5, 7, dtype=torch.float64) * 0.5
+            value = objective(scores, y_QP, ignore_QP=ignore_QP, label_weight_P=weight_P)
+            value.backward()
+            results.append((value.detach(), scores.grad))
+        torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-12, atol=1e-12)
+
+
+def vectors(dtype: torch.dtype, queries: int = 5, labels: int = 7) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    q_QD, z_PD = (torch.randn(n, 4, generator=generator, dtype=torch.float64) for n in (queries, labels))
+    return q_QD.to(dtype).requires_grad_(), z_PD.to(dtype).requires_grad_()
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("q2l_share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(
+    "expression", ["ds", "supcon", "bce", "ds+bce", "ds+0.5*supcon(temperature=0.3)+2*bce", "mine"]
+)
+def test_vectors_give_what_their_scores_give(batch, expression, q2l_share, weighted, only_positives):
+    get = {"mine": only_positives}.get
+    objective = build_objective(
+        parse_expression(expression),
+        "psl",
+        0.5,
+        q2l_share,
+        lambda kind, name: get(name) or default_registry().get(kind, name),
+    )
+    q_QD, z_PD = vectors(torch.float64)
+    truth = Truth.of_matrix(batch[1] * torch.rand(5, 7), torch.rand(5, 7) < 0.2)
+    weight_P = torch.rand(7) if weighted else None
+    found = objective.evaluate_vectors(q_QD, z_PD, truth, weight_P)
+    expected = objective.evaluate(q_QD @ z_PD.T, truth, weight_P)
+    torch.testing.assert_close(found.total, expected.total, rtol=1e-12, atol=1e-12)
+    for one, other in zip(found.parts, expected.parts, strict=True):
+        assert (one.term, one.direction) == (other.term, other.direction)
+        torch.testing.assert_close((one.value, one.weighted), (other.value, other.weighted), rtol=1e-12, atol=1e-12)
+    gradients = (torch.autograd.grad(3 * value.total, (q_QD, z_PD)) for value in (found, expected))
+    torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("expression", ["ds", "supcon", "bce", "ds+bce"])
+def test_gradients_of_single_precision_are_those_of_double(batch, expression):
+    truth, objective = Truth.of_matrix(batch[1]), xmclab.objective(expression, temperature=1 / 18, symmetric=True)
+    gradients = []
+    for dtype in (torch.float32, torch.float64):
+        q_QD, z_PD = (normalize(x.detach(), dim=1).to(dtype).requires_grad_() for x in vectors(torch.float32))
+        gradients.append(torch.autograd.grad(objective.evaluate_vectors(q_QD, z_PD, truth).total, (q_QD, z_PD)))
+    for single, double in zip(*gradients, strict=True):
+        torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("bound", [1.0, math.inf])
+def test_a_bound_that_is_told_changes_nothing(batch, bound):
+    s_QP, y_QP = batch[0].clamp(-1, 1).requires_grad_(), batch[1]
+    objective = xmclab.objective("ds+supcon+bce", temperature=0.05, symmetric=True)
+    found = objective.evaluate(s_QP, Truth.of_matrix(y_QP), bound=bound).total
+    assert found.item() == pytest.approx(objective(s_QP, y_QP).item(), rel=1e-12)
+
+
+class Sizes(TorchDispatchMode):
+    """Notes how many numbers each new piece of memory holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[int] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = {x.untyped_storage().data_ptr() for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        out = func(*args, **(kwargs or {}))
+        self.made += [
+            x.untyped_storage().nbytes() // x.element_size()
+            for x in tree_leaves(out)
+            if isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in given
+        ]
+        return out
+
+
+@pytest.mark.parametrize("bound", [1.0, 1e9])
+@pytest.mark.parametrize("expression", ["ds", "supcon", "bce", "ds+bce"])
+def test_one_score_matrix_is_made_and_of_a_large_one_blocks_only(monkeypatch, expression, bound):
+    monkeypatch.setattr(closed_form, "CELLS_OF_SLICE", 700)
+    q_QD, z_PD = vectors(torch.float32, 60, 70)
+    truth = Truth.of_matrix(torch.eye(60, 70))
+    objective = xmclab.objective(expression, symmetric=True)
+    with Sizes() as whole:
+        objective.evaluate_vectors(q_QD, z_PD, truth, bound=bound).total.backward()
+    assert [size for size in whole.made if size > 700] == [61 * 70]
+    monkeypatch.setattr(closed_form, "CELLS_KEPT", 4000)
+    monkeypatch.setattr(closed_form, "CELLS_OF_BLOCK", 1400)
+    with Sizes() as blocks:
+        objective.evaluate_vectors(q_QD, z_PD, truth, bound=bound).total.backward()
+    assert [size for size in blocks.made if size > 700] == [21 * 70]
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+def test_no_vectors_have_value_zero(shape):
+    q_QD, z_PD = vectors(torch.float32, *shape)
+    value = xmclab.objective("ds+bce", symmetric=True).evaluate_vectors(q_QD, z_PD, Truth.of_matrix(torch.zeros(shape)))
+    value.total.backward()
+    assert float(value.total.detach()) == 0.0
+    assert not q_QD.grad.any()

@@ -1,0 +1,57 @@
+"""Optimizers: every parameter at its rate, schedules, and the clipping of all gradients together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from xmclab.host.schema import OptimSettings
+from xmclab.training.optim import schedule_factor
+
+
+def test_the_three_learning_rates_reach_their_parameters(small_trainer: Callable[..., Any]) -> None:
+    made = small_trainer(
+        "encoder.lr=0.1", "head.de.lr=0.2", "head.clf.lr=0.3", "head.clf.table_lr=0.4", "optim.warmup=0"
+    )
+    rates = {}
+    for optimizer in made.optimizers._all:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                rates[id(parameter)] = group["lr"]
+    model = made.model
+    assert rates[id(model.encoder.embedding.weight)] == 0.1
+    assert rates[id(model.head("de").g1[0].weight)] == 0.2
+    assert rates[id(model.head("clf").g2[0].weight)] == 0.3
+    assert rates[id(model.head("clf").psi.weight)] == 0.4
+    assert len(rates) == len(list(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "middle"),
+    [("cosine", 0.5 * (1 + math.cos(math.pi * 40 / 90))), ("linear", 50 / 90), ("constant", 1.0)],
+)
+def test_schedules_warm_up_and_come_down(schedule: str, middle: float) -> None:
+    factor = schedule_factor(OptimSettings(schedule=schedule, warmup=0.1), steps=100, steps_per_epoch=10)
+    assert factor(0) == pytest.approx(1 / 11)
+    assert factor(10) == 1.0
+    assert factor(50) == pytest.approx(middle)
+    in_epochs = schedule_factor(OptimSettings(schedule=schedule, warmup=3), steps=100, steps_per_epoch=10)
+    assert in_epochs(29) < 1.0 == in_epochs(30)
+
+
+def test_clipping_bounds_the_norm_of_dense_and_sparse_gradients_together(small_trainer: Callable[..., Any]) -> None:
+    made = small_trainer("optim.clip=0.01")
+    prepared = made.prepare(0, made.rows_N[:64])
+    made.compute(0, made.on_device(prepared))
+    norm = made.optimizers.clip()
+    assert norm > 0.01
+    squares = [
+        (p.grad.coalesce().values() if p.grad.is_sparse else p.grad).square().sum()
+        for p in made.model.parameters()
+        if p.grad is not None
+    ]
+    assert torch.stack(squares).sum().sqrt().item() == pytest.approx(0.01, rel=1e-3)
