@@ -15,7 +15,7 @@ run: install  ## train UniDEC on the embedded data and print its table
 	$(BIN)/xmclab run recipe=unidec loss.clf=ds+bce
 
 test: install lint  ## everything that must hold
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: install
 	$(BIN)/ruff check .

@@ -287,3 +287,29 @@ def test_installed_plugins_have_trackers_of_every_run_and_can_be_limited(install
     install(at("step", "pass"))
     assert load_registry({}).always("tracker") == ["jsonl", "mine"]
     assert load_registry({"XMCLAB_PLUGINS": "xmclab"}).always("tracker") == ["jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [("'no_such_module:Tracker'", "ModuleNotFoundError: No module named 'no_such_module'"), ("Mine", "TypeError")],
+    ids=["missing", "needs an option"],
+)
+def test_a_tracker_of_every_run_that_cannot_be_made_costs_a_warning(
+    target: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tracker(always=True).replace('"mine", Mine,', f'"mine", {target},')
+    source = source.replace("class Mine(Tracker):", "class Mine(Tracker):\n    where: str")
+    result, [warning] = train(tmp_path / "out", source)
+    assert warning.startswith("tracker mine: ")
+    assert reason in warning
+    assert warning.endswith("; not used in this run")
+    assert events(result.folder, "step")
+    monkeypatch.setenv("XMCLAB_STRICT", "1")
+    with pytest.raises((PluginError, TypeError)):
+        train(tmp_path / "strict", source)
+
+
+def test_two_trackers_of_every_run_with_one_name_both_watch(install: Callable[..., str]) -> None:
+    install(at("step", "pass"))
+    install(at("step", "pass"), "second-dist", "0.1", "second")
+    assert load_registry({}).always("tracker") == ["jsonl", "other_dist.mine", "second_dist.mine"]

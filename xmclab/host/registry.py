@@ -90,7 +90,8 @@ class Registry:
 
     def always(self, kind: str) -> list[str]:
         """The names of parts that every run uses."""
-        return [claim.name for claim in self.claims if claim.kind == kind and claim.always]
+        claims = [claim for claim in self.claims if claim.kind == kind and claim.always]
+        return [claim.qualified if self._contested(claim) else claim.name for claim in claims]
 
     def recipe(self, name: str) -> Path:
         """The YAML file of a recipe."""

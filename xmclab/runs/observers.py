@@ -93,11 +93,18 @@ def observed(config: Config, folder: Path, steps: int, started: float) -> Iterat
 
 
 def trackers(config: Config) -> dict[str, Tracker]:
-    """The chosen trackers, and the `always` ones with default options."""
+    """The chosen trackers, and the `always` ones with default options; one of the latter that is broken is skipped."""
     chosen = config.make_all("tracker")
-    unasked = [name for name in config.registry.always("tracker") if name not in chosen]
-    made = {name: config.registry.get("tracker", name)() for name in unasked} | chosen
-    return {f"tracker {name}": tracker for name, tracker in made.items()}
+    made: dict[str, Tracker] = {}
+    for name in config.registry.always("tracker"):
+        if name not in chosen:
+            try:
+                made[name] = config.registry.get("tracker", name)()
+            except Exception as error:
+                if is_strict(os.environ):
+                    raise
+                messages.warning("tracker %s: %s; not used in this run", name, exception_line(error))
+    return {f"tracker {name}": tracker for name, tracker in (made | chosen).items()}
 
 
 @contextlib.contextmanager
