@@ -6,7 +6,6 @@ import contextlib
 import enum
 import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -69,13 +68,14 @@ def stats(
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Plot the label frequency curve.")] = None,
 ) -> None:
     """Describe a data set (sizes, frequencies, words): xmclab data stats debian"""
+    from xmclab.system.files import storage_errors
     from xmclab_datatools import show
     from xmclab_datatools import stats as numbers
 
     data = _open(_config(source, overrides))[1]
     found = numbers.statistics(data)
     if plot is not None:
-        with _writing(plot):
+        with storage_errors(str(plot)):
             numbers.plot(data, plot)
         note(f"{plot}: label frequency curve")
     print_json(found) if as_json else show.print_statistics(found)
@@ -193,14 +193,3 @@ def _sizes(stats: dict[str, Any]) -> dict[str, int]:
 
 def _messages(records: list[logging.LogRecord], level: int) -> list[str]:
     return [record.getMessage() for record in records if record.levelno == level]
-
-
-@contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Report what could not be written."""
-    from xmclab.errors import Problem, StorageError
-
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(Problem(str(path), f"cannot be written: {error.strerror or error}")) from error

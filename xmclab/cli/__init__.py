@@ -1,4 +1,4 @@
-"""The command line: `xmclab run`, `predict`, `eval`, `score`, `export`, `parts`, `recipes`, `data`; plugins add others.
+"""The command line: `xmclab run`, `predict`, `eval`, `score`, `export`, `parts`, `recipes`; plugins add others.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 usage or config, 3 data, 4 plugin,
 5 diverged, 6 out of memory, 7 storage, 130 interrupted, 141 stdout was closed.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from xmclab.host.config import Config
     from xmclab.host.registry import Registry
 
-__all__ = ["open_data", "open_dataset"]
+__all__ = ["open_data", "open_dataset", "with_reader"]
 
 READER = "reader"
 BAGS_OF_WORDS = ("trn_X_Xf.txt", "tst_X_Xf.txt", "X.trn.npz", "X.tst.npz", "X_trn.npz", "train.txt", "test.txt")
