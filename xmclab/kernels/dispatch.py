@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, wraps
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -80,6 +80,30 @@ def in_threads(work: Callable[[Item], Result], items: Sequence[Item]) -> list[Re
 @cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="xmclab-loops")
+
+
+def accelerated_by(loops: str, when: Callable[..., bool]) -> Callable[[Function], Function]:
+    """Let the function of the same name in `xmclab.kernels.<loops>` replace the decorated one, which defines it.
+
+    Args:
+        when: called with the arguments; whether these are for the compiled version. Asked only where numba works.
+    """
+
+    def decorate(plain: Function) -> Function:
+        @wraps(plain)
+        def dispatched(*arguments: Any, **named: Any) -> object:
+            if when(*arguments, **named) and numba_works():
+                return getattr(_loops(loops), plain.__name__)(*arguments, **named)
+            return plain(*arguments, **named)
+
+        return dispatched  # type: ignore[return-value]
+
+    return decorate
+
+
+@cache
+def _loops(name: str) -> ModuleType:
+    return importlib.import_module(f"xmclab.kernels.{name}")
 
 
 def fused_for(x: Tensor, cells: int | None = None) -> ModuleType | None:
