@@ -282,10 +282,6 @@ class BinaryLoss(Loss):
         """
         raise NotImplementedError(f"{type(self).__name__} has no closed form")
 
-    def of_negative_odds(self, e_QP: Tensor) -> tuple[Tensor, Tensor]:
-        """Optional: the same from the exponentials of the scores, which must not change; define it if it is faster."""
-        raise NotImplementedError(f"{type(self).__name__} has no closed form for odds")
-
     def of_pairs(self, s_E: Tensor, y_E: Tensor, weight_E: Tensor) -> tuple[Tensor, Tensor]:
         """Optional, instead of autograd: the weighted sum of `terms` over pairs, and its gradient."""
         raise NotImplementedError(f"{type(self).__name__} has no closed form for pairs")

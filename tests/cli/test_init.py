@@ -1,4 +1,4 @@
-"""None"""
+"""The command line: usage, exit codes, and what it loads."""
 
 from __future__ import annotations
 

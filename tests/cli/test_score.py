@@ -1,4 +1,4 @@
-"""None"""
+"""`xmclab score`: metrics of predictions from any program."""
 
 from __future__ import annotations
 

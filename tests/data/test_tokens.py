@@ -1,4 +1,4 @@
-"""None"""
+"""Tokens are cached, and the cache is never wrong."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""None"""
+"""Metrics against their definitions, oracles and bad inputs."""
 
 from __future__ import annotations
 
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +204,24 @@ def test_drop_filtered_keeps_the_order_of_long_rankings() -> None:
     hidden = rng.random((4, 500)) < 0.3
     kept = metrics.drop_filtered(Ranking(ids, np.zeros(ids.shape, np.float32)), sp.csr_array(hidden), 150)
     assert kept.ids_NK.tolist() == [[label for label in ids[row] if not hidden[row, label]][:150] for row in range(4)]
+
+
+def test_unsorted_and_repeated_truth() -> None:
+    truth = sp.csr_array((np.array([1.0, 0.0, 1.0, 1.0]), np.array([3, 1, 0, 3]), np.array([0, 4])), shape=(1, 4))
+    ranking = Ranking(np.array([[3, 1]]), np.zeros((1, 2), np.float32))
+    values = metrics.evaluate(ranking, truth, np.ones(4), (2,), (2,))
+    assert (values["P@2"], values["R@2"]) == (50, 50)
+    assert truth.nnz == 4
+
+
+def test_memory_does_not_grow_with_rows_times_depth() -> None:
+    rng = np.random.default_rng(0)
+    truth = sp.csr_array((rng.random((20_000, 50)) < 0.1).astype(np.float32))
+    ranking = Ranking(rng.integers(-1, 51, (20_000, 50)), np.zeros((20_000, 50), np.float32))
+    ks = range(1, 51)
+    metrics.evaluate(ranking, truth, np.ones(50), ks, ks)
+    tracemalloc.start()
+    metrics.evaluate(ranking, truth, np.ones(50), ks, ks)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16 << 20

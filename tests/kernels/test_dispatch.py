@@ -5,35 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from xmclab.kernels import dispatch as accelerator
-from xmclab.kernels import scores as fused
-from xmclab.kernels import scores_torch as fused_torch
+from xmclab.kernels import dispatch
 
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    accelerator.numba_works.cache_clear()
+    dispatch.numba_works.cache_clear()
     yield
-    accelerator.numba_works.cache_clear()
-
-
-@pytest.mark.usefixtures("fresh")
-def test_without_numba_nothing_is_accelerated(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert accelerator.accelerated(10**9)
-    accelerator.numba_works.cache_clear()
-    monkeypatch.setitem(sys.modules, "numba", None)
-    assert not accelerator.accelerated(10**9)
-
-
-def test_a_small_matrix_does_not_load_numba() -> None:
-    code = (
-        "import sys; from xmclab.kernels.dispatch import accelerated; accelerated(10); sys.exit('numba' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    dispatch.numba_works.cache_clear()
 
 
 @pytest.mark.parametrize("command", ["--help", "parts"])
@@ -54,24 +38,44 @@ finally:
 def test_code_is_compiled_where_no_cache_can_be_written() -> None:
     scope: dict[str, object] = {}
     exec("def twice(x):\n    return 2 * x", scope)  # no file, so no folder beside it
-    twice = accelerator.jit(scope["twice"])  # type: ignore[type-var]
+    twice = dispatch.jit(scope["twice"])  # type: ignore[type-var]
     assert twice(21) == 42
     assert twice.signatures  # type: ignore[attr-defined]
 
 
 def test_work_keeps_its_order_in_threads_and_errors_arrive() -> None:
-    assert accelerator.in_threads(lambda item: item * item, range(7)) == [n * n for n in range(7)]
+    assert dispatch.in_threads(pow, [(n, 2) for n in range(7)]) == [n * n for n in range(7)]
     with pytest.raises(ZeroDivisionError):
-        accelerator.in_threads(lambda item: 1 / item, [1, 2, 0])
+        dispatch.in_threads(lambda item: 1 / item, [(1,), (2,), (0,)])
 
 
-def test_torch_compiles_only_where_asked_and_nothing_else_does() -> None:
-    few, many = torch.zeros(2, 2), torch.zeros(400, 400)
-    with accelerator.compiled_by_torch(False):
-        assert accelerator.fused_for(few) is None
-    with accelerator.compiled_by_torch():
-        assert accelerator.fused_for(few) is fused_torch
-        assert accelerator.fused_for(many.double()) is fused_torch
-        assert accelerator.fused_for(many) is fused
-        assert accelerator.fused_for(many.to("meta")) is None
-    assert accelerator.fused_for(few) is None
+def plain(x: torch.Tensor) -> str:
+    return "plain"
+
+
+def test_an_accelerator_replaces_what_it_is_for_and_torch_compiles_the_rest_where_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loops = SimpleNamespace(plain=lambda x: "numba")
+    monkeypatch.setattr(dispatch, "_loops", lambda name: loops)
+    monkeypatch.setattr(dispatch, "_compiled", lambda function: lambda x: "torch")
+    monkeypatch.setattr(dispatch, "WORTH_A_PASS", 100)
+    few, many = torch.zeros(2, 2), torch.zeros(40, 40)
+    function = dispatch.accelerated_by("scores", when=dispatch.for_loops, by_torch=True)(plain)
+    assert [function(few), function(many), function(many.double()), function(many.T[1:])] == [
+        "plain",
+        "numba",
+        "plain",
+        "plain",
+    ]
+    with dispatch.compiled_by_torch():
+        assert [function(few), function(many), function(many.double())] == ["torch", "numba", "torch"]
+    assert function(few) == "plain"
+    with dispatch.compiled_by_torch():
+        assert dispatch.accelerated_by("scores", when=dispatch.for_loops)(plain)(few) == "plain"
+
+
+@pytest.mark.usefixtures("fresh")
+def test_without_numba_the_plain_version_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "numba", None)
+    assert dispatch.accelerated_by("scores", when=lambda x: True)(plain)(torch.zeros(1)) == "plain"

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from xmclab.objectives import engine as closed_form
+from xmclab.objectives import engine, softmax
 
 
 @dataclass
@@ -96,12 +96,9 @@ def problem() -> Callable[..., Problem]:
 def way(request: pytest.FixtureRequest) -> Iterator[None]:
     """A way through the closed forms."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "NEAR", math.inf)
         if request.param == "blocks of any scores":
-            for name, value in {
-                "MAX_EXPONENT": -1.0,
-                "CELLS_KEPT": 0,
-                "CELLS_OF_BLOCK": 12,
-                "CELLS_OF_SLICE": 6,
-            }.items():
-                patch.setattr(closed_form, name, value)
+            for name, value in {"NEAR": -1.0, "CELLS_KEPT": 0, "CELLS_OF_BLOCK": 12}.items():
+                patch.setattr(engine, name, value)
+            patch.setattr(softmax, "CELLS_OF_SLICE", 6)
         yield

@@ -140,6 +140,7 @@ def test_a_row_that_is_ignored_or_positive_everywhere_is_harmless(loss, reductio
 
 LOW_PRECISION = """
 import torch, xmclab
+from xmclab.objectives.engine import evaluate_vectors
 from xmclab.objectives.truth import Truth
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -160,7 +161,7 @@ for dtype in (torch.bfloat16, torch.float16):
             assert torch.equal(objective(s_QP, y_QP), value), (loss, reduction)
             torch.manual_seed(1)
             vectors = x_QD.detach().float().requires_grad_(), z_PD.detach().float().requires_grad_()
-            found = objective.evaluate_vectors(*vectors, Truth.of_matrix(y_QP)).total
+            found = evaluate_vectors(objective, *vectors, Truth.of_matrix(y_QP)).total
         torch.testing.assert_close(found, value, rtol=1e-2, atol=1e-2)
         found.backward()
         assert found.dtype == vectors[0].grad.dtype == torch.float32

@@ -14,16 +14,18 @@ from torch.utils._pytree import tree_leaves
 import xmclab
 from xmclab.host.compose import build_objective
 from xmclab.host.registry import default_registry
-from xmclab.objectives import engine as closed_form
+from xmclab.objectives import engine, softmax
+from xmclab.objectives.engine import Engine, Vectors, evaluate_vectors
 from xmclab.objectives.expr import parse_expression
 from xmclab.objectives.objective import Objective, Term
 from xmclab.objectives.truth import Truth
 
+BLOCKS = {"CELLS_KEPT": 0, "CELLS_OF_BLOCK": 14}
 WAYS = {
-    "bounded": {},
-    "any": {"MAX_EXPONENT": -1.0},
-    "bounded in blocks": {"CELLS_KEPT": 0, "CELLS_OF_BLOCK": 14, "CELLS_OF_SLICE": 7},
-    "any in blocks": {"MAX_EXPONENT": -1.0, "CELLS_KEPT": 0, "CELLS_OF_BLOCK": 14, "CELLS_OF_SLICE": 7},
+    "bounded": {"NEAR": math.inf},
+    "any": {"NEAR": -1.0},
+    "bounded in blocks": {"NEAR": math.inf, **BLOCKS},
+    "any in blocks": {"NEAR": -1.0, **BLOCKS},
 }
 
 
@@ -31,7 +33,8 @@ WAYS = {
 def way(request, monkeypatch):
     """A way through the closed forms, whatever the size of the scores and of their matrix."""
     for name, value in WAYS[request.param].items():
-        monkeypatch.setattr(closed_form, name, value)
+        monkeypatch.setattr(engine, name, value)
+    monkeypatch.setattr(softmax, "CELLS_OF_SLICE", 7)
 
 
 @pytest.mark.usefixtures("way")
@@ -93,12 +96,11 @@ def test_vectors_give_what_their_scores_give(batch, expression, q2l_share, weigh
     q_QD, z_PD = vectors(torch.float64)
     truth = Truth.of_matrix(batch[1] * torch.rand(5, 7), torch.rand(5, 7) < 0.2)
     weight_P = torch.rand(7) if weighted else None
-    found = objective.evaluate_vectors(q_QD, z_PD, truth, weight_P)
+    found = evaluate_vectors(objective, q_QD, z_PD, truth, weight_P)
     expected = objective.evaluate(q_QD @ z_PD.T, truth, weight_P)
     torch.testing.assert_close(found.total, expected.total, rtol=1e-12, atol=1e-12)
-    for one, other in zip(found.parts, expected.parts, strict=True):
-        assert (one.term, one.direction) == (other.term, other.direction)
-        torch.testing.assert_close((one.value, one.weighted), (other.value, other.weighted), rtol=1e-12, atol=1e-12)
+    assert list(found.values) == list(expected.values)
+    torch.testing.assert_close(found.values, expected.values, rtol=1e-12, atol=1e-12)
     gradients = (torch.autograd.grad(3 * value.total, (q_QD, z_PD)) for value in (found, expected))
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
 
@@ -110,7 +112,7 @@ def test_gradients_of_single_precision_are_those_of_double(batch, expression):
     gradients = []
     for dtype in (torch.float32, torch.float64):
         q_QD, z_PD = (normalize(x.detach(), dim=1).to(dtype).requires_grad_() for x in vectors(torch.float32))
-        gradients.append(torch.autograd.grad(objective.evaluate_vectors(q_QD, z_PD, truth).total, (q_QD, z_PD)))
+        gradients.append(torch.autograd.grad(evaluate_vectors(objective, q_QD, z_PD, truth).total, (q_QD, z_PD)))
     for single, double in zip(*gradients, strict=True):
         torch.testing.assert_close(single.double(), double, rtol=1e-5, atol=1e-6)
 
@@ -144,24 +146,70 @@ class Sizes(TorchDispatchMode):
 @pytest.mark.parametrize("bound", [1.0, 1e9])
 @pytest.mark.parametrize("expression", ["ds", "supcon", "bce", "ds+bce"])
 def test_one_score_matrix_is_made_and_of_a_large_one_blocks_only(monkeypatch, expression, bound):
-    monkeypatch.setattr(closed_form, "CELLS_OF_SLICE", 700)
+    monkeypatch.setattr(softmax, "CELLS_OF_SLICE", 700)
     q_QD, z_PD = vectors(torch.float32, 60, 70)
     truth = Truth.of_matrix(torch.eye(60, 70))
     objective = xmclab.objective(expression, symmetric=True)
     with Sizes() as whole:
-        objective.evaluate_vectors(q_QD, z_PD, truth, bound=bound).total.backward()
-    assert [size for size in whole.made if size > 700] == [61 * 70]
-    monkeypatch.setattr(closed_form, "CELLS_KEPT", 4000)
-    monkeypatch.setattr(closed_form, "CELLS_OF_BLOCK", 1400)
+        evaluate_vectors(objective, q_QD, z_PD, truth, bound=bound).total.backward()
+    assert [size for size in whole.made if size > 700] == [60 * 70 + 1]
+    monkeypatch.setattr(engine, "CELLS_KEPT", 4000)
+    monkeypatch.setattr(engine, "CELLS_OF_BLOCK", 1400)
     with Sizes() as blocks:
-        objective.evaluate_vectors(q_QD, z_PD, truth, bound=bound).total.backward()
-    assert [size for size in blocks.made if size > 700] == [21 * 70]
+        evaluate_vectors(objective, q_QD, z_PD, truth, bound=bound).total.backward()
+    assert [size for size in blocks.made if size > 700] == [60 * 23 + 1]
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
 def test_no_vectors_have_value_zero(shape):
     q_QD, z_PD = vectors(torch.float32, *shape)
-    value = xmclab.objective("ds+bce", symmetric=True).evaluate_vectors(q_QD, z_PD, Truth.of_matrix(torch.zeros(shape)))
+    objective = xmclab.objective("ds+bce", symmetric=True)
+    value = evaluate_vectors(objective, q_QD, z_PD, Truth.of_matrix(torch.zeros(shape)))
     value.total.backward()
     assert float(value.total.detach()) == 0.0
     assert not q_QD.grad.any()
+
+
+class Own(Vectors):
+    """The scores of some labels only: those of one process."""
+
+    def __init__(self, q_QD: Tensor, z_PD: Tensor, labels: range) -> None:
+        super().__init__(q_QD, z_PD)
+        self.labels = labels
+        self.dq_QD.zero_()
+        self.dz_PD.zero_()
+
+    def backward(self, block: slice, g_QB: Tensor) -> None:
+        self.dq_QD.addmm_(g_QB, self.z_PD[block])
+        self.dz_PD[block] = g_QB.T @ self.q_QD
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("expression", ["ds", "supcon+bce", "0.7*ds+bce+supcon(temperature=0.3)"])
+def test_processes_with_labels_of_their_own_and_an_exchange_are_as_one(batch, expression):
+    """Two engines, each with some labels; only their sums of rows and the scores of positives are exchanged."""
+    q_QD, z_PD = (x.detach() for x in vectors(torch.float64))
+    truth = Truth.of_matrix(batch[1], torch.rand(5, 7) < 0.2)
+    objective = xmclab.objective(expression, temperature=0.5, symmetric=True)
+    sides = [Own(q_QD, z_PD, labels) for labels in (range(3), range(3, 7))]
+    told: list[tuple[Tensor, Tensor]] = []
+    for scores in sides:
+        Engine(scores, truth, objective.directions, exchange=lambda *own: told.append(own) or own).observe()
+    log_sum_GQ, s_E = (torch.stack(x) for x in zip(*told, strict=True))
+    assert s_E.shape == (2, len(truth.row_E))
+    assert not s_E.prod(dim=0).any()  # a positive belongs to one of them
+    values = []
+    for scores in sides:
+        made = Engine(scores, truth, objective.directions, exchange=lambda *_: (log_sum_GQ.logsumexp(0), s_E.sum(0)))
+        made.observe()
+        made.backward()
+        values.append(made.evaluation.values)
+    whole = Vectors(q_QD, z_PD)
+    made = Engine(whole, truth, objective.directions)
+    made.observe()
+    made.backward()
+    torch.testing.assert_close(sides[0].dq_QD + sides[1].dq_QD, whole.dq_QD)
+    torch.testing.assert_close(sides[0].dz_PD + sides[1].dz_PD, whole.dz_PD)
+    for name, value in made.evaluation.values.items():
+        parts = [found[name] for found in values]
+        torch.testing.assert_close(parts[0] if name.endswith("q2l") else sum(parts), value)  # q2l is known to all

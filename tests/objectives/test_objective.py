@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -37,20 +38,16 @@ def test_symmetric_is_the_mean_of_both_directions_and_bce_has_none(batch):
     torch.testing.assert_close(mixed, 0.3 * ds(s_QP, y_QP) + 0.7 * ds(s_QP.T, y_QP.T))
 
 
-def test_parts_name_every_term_and_direction_and_add_up(batch):
+def test_values_name_every_term_and_direction_and_add_up(batch):
     objective = xmclab.objective("0.5*ds+2*bce", q2l_share=0.25)
-    parts = objective.evaluate(batch[0], Truth.of_matrix(batch[1])).parts
-    assert [(part.term, part.direction) for part in parts] == [("ds", "q2l"), ("ds", "l2q"), ("bce", "cells")]
-    for part, factor in zip(parts, (0.5 * 0.25, 0.5 * 0.75, 2.0), strict=True):
-        torch.testing.assert_close(part.weighted, factor * part.value)
-    torch.testing.assert_close(sum(part.weighted for part in parts), objective(*batch))
-    assert [part.direction for part in xmclab.objective("ds").evaluate(batch[0], Truth.of_matrix(batch[1])).parts] == [
-        "q2l"
-    ]
-    assert [
-        part.direction
-        for part in xmclab.objective("ds", q2l_share=0.0).evaluate(batch[0], Truth.of_matrix(batch[1])).parts
-    ] == ["l2q"]
+    truth = Truth.of_matrix(batch[1])
+    values = objective.evaluate(batch[0], truth).values
+    assert list(values) == ["ds/q2l", "ds/l2q", "bce/cells"]
+    factors = 0.5 * 0.25, 0.5 * 0.75, 2.0
+    total = sum(factor * value for factor, value in zip(factors, values.values(), strict=True))
+    torch.testing.assert_close(total, objective(*batch))
+    assert list(xmclab.objective("ds").evaluate(batch[0], truth).values) == ["ds/q2l"]
+    assert list(xmclab.objective("ds", q2l_share=0.0).evaluate(batch[0], truth).values) == ["ds/l2q"]
 
 
 @pytest.mark.parametrize(
@@ -83,8 +80,8 @@ def test_any_float_scores_and_any_positives(batch, dtype, positives):
 @pytest.mark.parametrize("reduction", ["pol", "pal", "pal_n", "psl"])
 def test_every_tensor_is_made_on_the_device_of_the_scores(reduction):
     s_QP = torch.empty(3, 4, device="meta", requires_grad=True)
-    here = torch.arange(3, device="meta")
-    truth = Truth((3, 4), here, here, torch.ones(3, device="meta"), here, here, 2, 2)
+    three = np.arange(3)
+    truth = Truth.of_lists((3, 4), (three, three, np.ones(3, np.float32)), (three, three), "meta")
     for weight_P in (None, torch.empty(4, device="meta")):
         for expression in ("ds+supcon+bce", "ova_n(bce)"):
             s_QP.grad = None
@@ -201,7 +198,7 @@ def test_a_binary_reduction_with_weights_of_its_own_is_heard(batch):
 def test_a_term_of_weight_zero_is_reported_and_adds_nothing(batch):
     s_QP, y_QP = batch
     evaluation = xmclab.objective("0*ds+bce").evaluate(s_QP.requires_grad_(), Truth.of_matrix(y_QP))
-    assert float(evaluation.parts[0].value) == pytest.approx(float(xmclab.objective("ds")(s_QP.detach(), y_QP)))
+    assert float(evaluation.values["ds/q2l"]) == pytest.approx(float(xmclab.objective("ds")(s_QP.detach(), y_QP)))
     (gradient,) = torch.autograd.grad(evaluation.total, s_QP)
     (expected,) = torch.autograd.grad(xmclab.objective("bce")(s_QP, y_QP), s_QP)
     torch.testing.assert_close(gradient, expected)

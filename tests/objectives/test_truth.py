@@ -32,15 +32,20 @@ def test_a_matrix_comes_back(seed: int) -> None:
 
 @settings(deadline=None, max_examples=50)
 @given(st.integers(0, 10_000))
-def test_compact_rows_hold_the_targets_of_each_row_from_the_left(seed: int) -> None:
+def test_narrow_rows_hold_the_targets_of_each_anchor_from_the_left(seed: int) -> None:
     y_QP, ignore_QP = matrices(seed)
-    for truth in (Truth.of_matrix(y_QP, ignore_QP), Truth.of_matrix(y_QP, ignore_QP).transposed):
-        y_QM, place_E = truth.compact(torch.float32)
-        assert torch.equal(y_QM.view(-1)[place_E], truth.target_E)
-        for full, short in zip(truth.matrix(torch.float32), y_QM, strict=True):
+    truth = Truth.of_matrix(y_QP, ignore_QP)
+    for anchors, full_AP in (
+        (truth.queries, truth.matrix(torch.float32)),
+        (truth.labels, truth.matrix(torch.float32).T),
+    ):
+        y_AM = anchors.narrow(truth.target_E)
+        assert torch.equal(y_AM.view(-1)[anchors.place_E], truth.target_E)
+        for full, short in zip(full_AP[anchors.ids_A], y_AM, strict=True):
             assert short[: (full > 0).sum()].tolist() == full[full > 0].tolist()
             assert not short[(full > 0).sum() :].any()
-        assert y_QM.shape[1] == max(1, int((truth.matrix(torch.float32) > 0).sum(dim=1).max()))
+        assert y_AM.shape[1] == max(1, int((full_AP > 0).sum(dim=1).max()))
+    assert truth.labels.ids_A.tolist() == truth.matrix(torch.float32).any(dim=0).nonzero().flatten().tolist()
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -48,6 +53,7 @@ def test_everything_is_made_on_the_device(device: str) -> None:
     rows, columns = np.array([0, 1, 1]), np.array([2, 0, 1])
     batch = Batch(np.arange(2), np.arange(3), (rows, columns, np.ones(3, np.float32)), (np.array([0]), np.array([1])))
     truth = Truth.of_batch(batch, device)
-    made = [*truth.compact(torch.float64), truth.matrix(torch.float64), truth.transposed.matrix(torch.float32)]
+    narrow = [anchors.narrow(truth.target_E) for anchors in (truth.queries, truth.labels)]
+    made = [*narrow, truth.matrix(torch.float64), truth.transposed.matrix(torch.float32)]
     assert {tensor.device.type for tensor in made} == {device}
-    assert (truth.most_per_row, truth.most_per_column) == (2, 1)
+    assert [tuple(x.shape) for x in narrow] == [(2, 2), (3, 1)]

@@ -107,11 +107,10 @@ def test_every_operation_of_a_step_belongs_to_one_part() -> None:
     assert set(inside) == set(OF_A_STEP) - {PLAN_WAIT}
 
 
-def test_a_part_that_is_off_costs_no_object_and_notes_nothing() -> None:
+def test_a_part_that_is_off_notes_nothing() -> None:
     profile = Profile(torch.device("cpu"), on=False)
     with profile.part(STEP), profile.part("refresh"):
         pass
-    assert profile.part("a") is profile.part("b")
     assert set(profile.seconds.values()) == {0.0}
     assert not profile.times
 

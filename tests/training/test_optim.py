@@ -46,7 +46,7 @@ def test_schedules_warm_up_and_come_down(schedule: str, middle: float) -> None:
 def test_clipping_bounds_the_norm_of_dense_and_sparse_gradients_together(small_trainer: Callable[..., Any]) -> None:
     made = small_trainer("optim.clip=0.01")
     prepared = made.prepare(0, made.rows_N[:64])
-    made.compute(0, made.on_device(prepared))
+    made.backward(0, prepared)
     norm = made.optimizers.clip()
     assert norm > 0.01
     squares = [

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import xmclab
-import xmclab.training.streaming
+import xmclab.objectives.engine
+import xmclab.training.trainer
 from xmclab.api import Batch
 from xmclab.data import open_dataset
 from xmclab.errors import DivergedError
@@ -17,9 +19,10 @@ from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
 from xmclab.model.heads.classifier import Classifier
 from xmclab.model.tables import RowOptimizer
+from xmclab.objectives.engine import Engine
 from xmclab.objectives.objective import Objective
 from xmclab.objectives.truth import Truth
-from xmclab.training.streaming import AllLabels, LabelBlocks, can_stream
+from xmclab.training.streaming import StreamedRows, TableScores, all_labels, finite, streams
 from xmclab.training.trainer import Trainer
 
 QUERIES, LABELS, DIM, BLOCK = 9, 23, 6, 5
@@ -45,16 +48,16 @@ def make_head(**options: object) -> Classifier:
     return head.double().train()
 
 
-def seed_for(block: int) -> int:
-    return 100 + block
+def seed_for(label: int) -> int:
+    return 100 + label // BLOCK
 
 
 def vectors_by_block(head: Classifier) -> torch.Tensor:
     """All label vectors with a graph, dropout drawn as for blocks."""
     parts = []
-    for number, start in enumerate(range(0, LABELS, BLOCK)):
+    for start in range(0, LABELS, BLOCK):
         ids = torch.arange(start, min(start + BLOCK, LABELS))
-        torch.manual_seed(seed_for(number))
+        torch.manual_seed(seed_for(start))
         parts.append(head.labels(None, ids))
     return torch.cat(parts)
 
@@ -67,7 +70,7 @@ def materialised(
     weight_L: torch.Tensor | None,
     decay: float,
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
-    """Three steps with the score matrix; the losses, the gradients of the queries, and the last parts."""
+    """Three steps with the score matrix; the losses, the gradients of the queries, and the last values."""
     optimizer, losses, gradients = RowOptimizer([head.psi], decay=decay), [], []
     for _ in range(3):
         q = q_QD.clone().requires_grad_()
@@ -78,7 +81,7 @@ def materialised(
         losses.append(value.total.detach())
         gradients.append(q.grad)
     head.psi.settle()
-    return torch.stack(losses), torch.stack(gradients), {f"{p.term}/{p.direction}": p.value.item() for p in value.parts}
+    return torch.stack(losses), torch.stack(gradients), {name: x.item() for name, x in value.values.items()}
 
 
 def streamed(
@@ -91,21 +94,25 @@ def streamed(
     late: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
     optimizer, losses, gradients = RowOptimizer([head.psi], decay=decay), [], []
-    blocks = LabelBlocks.of_batch(batch, "cpu", BLOCK)
-
-    def update(rows: slice, gradient_BD: torch.Tensor) -> None:
-        optimizer.update_block(head.psi, rows, gradient_BD)
-
+    rows, truth = StreamedRows(optimizer, at_once=not late), Truth.of_batch(batch, "cpu")
     for _ in range(3):
-        step = AllLabels(head, objective, 0.7, q_QD, blocks, weight_L, seed_for)
-        step.backward(None if late else update)
-        parts = step.parts
-        if late:
-            step.replay(update, torch.ones((), dtype=torch.float64))
+        engine, scores = all_labels(head, replace(objective, share=0.7), q_QD, truth, weight_L, seed_for, BLOCK)
+        rows.backward(engine, scores)
+        found = engine.evaluation
+        rows.finish(None)
         optimizer.step()
-        losses.append(torch.stack([part.weighted for part in parts]).sum())
-        gradients.append(step.dq_QD)
-    return torch.stack(losses), torch.stack(gradients), {f"{p.term}/{p.direction}": p.value.item() for p in parts}
+        losses.append(found.total)
+        gradients.append(scores.dq_QD)
+    return torch.stack(losses), torch.stack(gradients), {name: x.item() for name, x in found.values.items()}
+
+
+def backward(
+    head: Classifier, objective: Objective, q_QD: torch.Tensor, batch: Batch, block: int | None = BLOCK
+) -> tuple[Engine, TableScores]:
+    """Both passes without an update."""
+    engine, scores = all_labels(head, objective, q_QD, Truth.of_batch(batch, "cpu"), None, seed_for, block)
+    engine.backward()
+    return engine, scores
 
 
 CASES = [
@@ -129,7 +136,7 @@ def test_steps_are_those_of_the_score_matrix(expression: str, reduction: str, q2
     options = {"table": rule, "row_dropout": 0.3, "normalise": rule == "adamw"}
     for late in (False, True):
         expected_head, found_head = make_head(**options), make_head(**options)
-        assert can_stream(objective, weight_L is not None)
+        assert streams(found_head, objective, weight_L is not None)
         expected = materialised(expected_head, objective, q_QD, make_batch(), weight_L, decay=0.2)
         found = streamed(found_head, objective, q_QD, make_batch(), weight_L, decay=0.2, late=late)
         torch.testing.assert_close(found[0], expected[0], rtol=1e-10, atol=1e-10)
@@ -143,11 +150,9 @@ def test_without_ignored_pairs_and_dropout_the_size_of_blocks_does_not_matter() 
     q_QD = torch.randn(QUERIES, DIM, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
     gradients = []
     for size in (1, 4, None):
-        blocks = LabelBlocks.of_batch(make_batch(ignored=False), "cpu", size)
-        step = AllLabels(make_head(row_dropout=0.0), objective, 1.0, q_QD, blocks, None, seed_for)
-        step.backward()
-        gradients.append(step.dq_QD)
-        assert step.square > 0
+        scores = backward(make_head(row_dropout=0.0), objective, q_QD, make_batch(ignored=False), size)[1]
+        gradients.append(scores.dq_QD)
+        assert scores.square > 0
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(gradients[0], gradients[2], rtol=1e-12, atol=1e-12)
 
@@ -155,29 +160,26 @@ def test_without_ignored_pairs_and_dropout_the_size_of_blocks_does_not_matter() 
 def test_a_query_whose_labels_are_all_positive_has_no_loss() -> None:
     everything = np.zeros(LABELS, np.int64), np.arange(LABELS), np.ones(LABELS, np.float32)
     batch = Batch(np.arange(1), np.arange(LABELS), everything, (everything[0][:0],) * 2)
-    blocks = LabelBlocks.of_batch(batch, "cpu", BLOCK)
     q_QD = torch.randn(1, DIM, dtype=torch.float64)
-    step = AllLabels(make_head(), xmclab.objective("ds", "pal_n"), 1.0, q_QD, blocks, None, seed_for)
-    step.backward()
-    assert step.parts[0].value.item() == 0.0
-    assert step.dq_QD.abs().max() == 0.0
+    engine, scores = backward(make_head(), xmclab.objective("ds", "pal_n"), q_QD, batch)
+    assert engine.evaluation.total == 0.0
+    assert scores.dq_QD.abs().max() == 0.0
 
 
 def test_large_scores_do_not_overflow() -> None:
     head = make_head(row_dropout=0.0).float()
     q_QD = 1e4 * torch.randn(QUERIES, DIM, generator=torch.Generator().manual_seed(4))
-    step = AllLabels(
-        head, xmclab.objective("ds+supcon+bce", "pal_n", symmetric=True), 1.0, q_QD,
-        LabelBlocks.of_batch(make_batch(), "cpu", BLOCK), None, seed_for,
-    )  # fmt: skip
-    step.backward()
-    assert all(part.value.isfinite() for part in step.parts)
-    assert step.dq_QD.isfinite().all()
+    objective = xmclab.objective("ds+supcon+bce", "pal_n", symmetric=True)
+    engine, scores = backward(head, objective, q_QD, make_batch())
+    assert all(value.isfinite() for value in engine.evaluation.values.values())
+    assert scores.dq_QD.isfinite().all()
 
 
 def test_only_losses_that_are_known_in_a_form_for_blocks_stream() -> None:
-    assert can_stream(xmclab.objective("ds+bce", "pal_n"), has_label_weights=False)
-    assert not can_stream(xmclab.objective("ds+bce", "pal_n"), has_label_weights=True)
+    head = make_head()
+    assert streams(head, xmclab.objective("ds+bce", "pal_n"), weighted=False)
+    assert not streams(head, xmclab.objective("ds+bce", "pal_n"), weighted=True)
+    assert not streams(head, xmclab.objective("ds+bce", "psl"), weighted=False)
     objective = xmclab.objective("ds", "pal_n")
 
     class Own(type(objective.terms[0].loss)):  # type: ignore[misc]
@@ -185,7 +187,7 @@ def test_only_losses_that_are_known_in_a_form_for_blocks_stream() -> None:
             return -s_QP
 
     own = Objective([replace(objective.terms[0], loss=Own())])
-    assert not can_stream(own, has_label_weights=False)
+    assert not streams(head, own, weighted=False)
 
 
 def test_no_tensor_of_a_step_grows_with_queries_times_labels() -> None:
@@ -205,20 +207,18 @@ def test_no_tensor_of_a_step_grows_with_queries_times_labels() -> None:
     def largest(labels: int) -> int:
         positives = np.arange(64), np.arange(64), np.ones(64, np.float32)
         none = np.zeros(0, np.int64)
-        blocks = LabelBlocks.of_batch(Batch(np.arange(64), np.arange(labels), positives, (none, none)), "cpu", 32)
+        truth = Truth.of_batch(Batch(np.arange(64), np.arange(labels), positives, (none, none)), "cpu")
         head = Classifier(dim=DIM, table="sgd", row_dropout=0.0)
         head.build(4, labels)
         optimizer = RowOptimizer([head.psi])
         with Largest() as seen:
             seen.table = head.psi.weight.untyped_storage().data_ptr()
-            step = AllLabels(
-                head.train(), xmclab.objective("ds+bce", "pal_n", symmetric=True), 1.0, torch.randn(64, DIM), blocks,
-                None, seed_for,
-            )  # fmt: skip
-            step.backward(lambda rows, gradient: optimizer.update_block(head.psi, rows, gradient))
+            objective = xmclab.objective("ds+bce", "pal_n", symmetric=True)
+            engine, scores = all_labels(head.train(), objective, torch.randn(64, DIM), truth, None, seed_for, 32)
+            StreamedRows(optimizer, at_once=True).backward(engine, scores)
         return seen.cells
 
-    assert largest(300) == largest(1500) == 64 * 32
+    assert largest(300) == largest(1500) == 64 * 32 + 1  # and the spare cell
 
 
 def make_trainer(*overrides: str) -> Trainer:
@@ -227,13 +227,11 @@ def make_trainer(*overrides: str) -> Trainer:
     return Trainer(config, open_dataset("tiny", "title", default_registry()))
 
 
-def take_steps(made: Trainer, steps: int = 3) -> list[tuple[float, float, dict[str, float]]]:
-    results = []
-    for step in range(steps):
-        prepared = made.prepare(step, made.rows_N[step * 40 : step * 40 + 40])
-        results.append(made.train_step(step, prepared.batch, made.on_device(prepared)))
+def take_steps(made: Trainer, steps: int = 3) -> list[dict[str, Any]]:
+    rows = [made.rows_N[step * 40 : step * 40 + 40] for step in range(steps)]
+    records = [made.step(step, made.prepare(step, rows[step])) for step in range(steps)]
     made.model.settle()
-    return results
+    return records
 
 
 @pytest.mark.parametrize("clip", [0, 1e-3])
@@ -248,33 +246,31 @@ def take_steps(made: Trainer, steps: int = 3) -> list[tuple[float, float, dict[s
 def test_the_trainer_streams_to_the_same_weights(
     monkeypatch: pytest.MonkeyPatch, parts: list[str], clip: float
 ) -> None:
-    monkeypatch.setattr(xmclab.training.streaming, "CELLS", 40 * 30)  # several blocks
+    monkeypatch.setattr(xmclab.objectives.engine, "CELLS_KEPT", 0)
+    monkeypatch.setattr(xmclab.objectives.engine, "CELLS_OF_BLOCK", 40 * 30)  # several blocks
     options = [*parts, f"optim.clip={clip}", "optim.decay=0.1", "head.clf.row_dropout=0"]
     streaming = make_trainer(*options)
-    assert streaming.terms["clf"].streams
-    monkeypatch.setattr(xmclab.training.streaming, "can_stream", lambda objective, weighted: False)
+    assert streaming.streaming == {"clf"}
+    monkeypatch.setattr(xmclab.training.trainer, "streams", lambda *_: False)
     plain = make_trainer(*options)
-    assert not plain.terms["clf"].streams
+    assert not plain.streaming
     for made in (streaming, plain):
         made.model.double()
     first = streaming.model.head("clf").psi.weight.detach().clone()
-    for (loss, norm, values), (plain_loss, plain_norm, plain_values) in zip(
-        take_steps(streaming), take_steps(plain), strict=True
-    ):
-        assert loss == pytest.approx(plain_loss, rel=1e-6)
-        assert norm == pytest.approx(plain_norm, rel=1e-6)
-        assert values == pytest.approx(plain_values, rel=1e-6)
+    for found, expected in zip(take_steps(streaming), take_steps(plain), strict=True):
+        assert found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+        assert found["gradient_norm"] == pytest.approx(expected["gradient_norm"], rel=1e-6)
+        assert found["terms"] == pytest.approx(expected["terms"], rel=1e-6)
     assert (streaming.model.head("clf").psi.weight - first).abs().max() > 1e-6
     for found, expected in zip(streaming.model.parameters(), plain.model.parameters(), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
 def test_scores_that_overflow_are_seen_before_the_table_is_updated() -> None:
-    blocks = LabelBlocks.of_batch(make_batch(), "cpu", BLOCK)
-    for size, finite in ((1.0, True), (1e38, False)):
+    objective, truth = xmclab.objective("ds", "pal_n", 1e-3), Truth.of_batch(make_batch(), "cpu")
+    for size, expected in ((1.0, True), (1e38, False)):
         q_QD = torch.full((QUERIES, DIM), size)
-        step = AllLabels(make_head().float(), xmclab.objective("ds", "pal_n", 1e-3), 1.0, q_QD, blocks, None, seed_for)
-        assert bool(step.finite) is finite
+        assert finite(*all_labels(make_head().float(), objective, q_QD, truth, None, seed_for, BLOCK)) is expected
 
 
 @pytest.mark.parametrize("clip", [0, 1])
@@ -292,5 +288,5 @@ def test_rows_in_bfloat16_learn() -> None:
     made = make_trainer("head.de=none", "head.clf.table_dtype=bfloat16", "head.clf.table=adagrad", "optim.clip=0")
     assert made.model.head("clf").psi.weight.dtype == torch.bfloat16
     prepared = made.prepare(0, made.rows_N[:40])
-    losses = [made.train_step(step, prepared.batch, made.on_device(prepared))[0] for step in range(10)]
+    losses = [made.step(step, prepared)["loss"] for step in range(10)]
     assert losses[-1] < losses[0]

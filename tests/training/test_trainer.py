@@ -1,27 +1,33 @@
-"""The trainer: on one device, and never updating from a number that is not finite."""
+"""The trainer: a step on one device, its gradient free of chunks, and never an update from a number not finite."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import xmclab
+from xmclab.api import Batch
 from xmclab.errors import DivergedError
-from xmclab.kernels import dispatch as accelerator
-from xmclab.kernels import scores_torch as fused_torch
-from xmclab.objectives import engine as closed_form
-from xmclab.training.trainer import Trainer, ahead
+from xmclab.kernels import dispatch
+from xmclab.keys import Keys
+from xmclab.model.heads.classifier import Classifier
+from xmclab.model.heads.dual_encoder import DualEncoder
+from xmclab.model.model import Model
+from xmclab.objectives.truth import Truth
+from xmclab.training.batches import Chunk, Prepared
+from xmclab.training.trainer import Trainer
 
 
-def one_step(made: Trainer, step: int = 0) -> tuple[float, float, dict[str, float]]:
-    prepared = made.prepare(step, made.rows_N[:64])
-    return made.train_step(step, prepared.batch, made.on_device(prepared))
+def one_step(made: Trainer, step: int = 0) -> float:
+    return made.step(step, made.prepare(step, made.rows_N[:64]))["loss"]
 
 
 @pytest.mark.parametrize(
@@ -37,9 +43,7 @@ def one_step(made: Trainer, step: int = 0) -> tuple[float, float, dict[str, floa
 def test_a_step_leaves_no_tensor_behind_on_the_cpu(parts: list[str], small_trainer: Callable[..., Any]) -> None:
     """On the `meta` device any operation that mixes in a tensor of the CPU raises."""
     made = small_trainer("device=meta", *parts)
-    prepared = made.prepare(0, made.rows_N[:64])
-    tensors = made.on_device(prepared)
-    loss, values = made.compute(0, tensors)
+    loss, values = made.backward(0, made.prepare(0, made.rows_N[:64]))
     norm = made.optimizers.clip()
     made.optimizers.step()
     assert {tensor.device.type for tensor in (loss, norm, *values.values(), *made.model.parameters())} == {"meta"}
@@ -48,12 +52,10 @@ def test_a_step_leaves_no_tensor_behind_on_the_cpu(parts: list[str], small_train
 def test_the_meta_device_would_notice(small_trainer: Callable[..., Any]) -> None:
     made = small_trainer("device=meta")
     prepared = made.prepare(0, made.rows_N[:64])
-    tensors = made.on_device(prepared)
-    queries = prepared.query_chunks
-    queries[0]["weight_T"] = torch.ones_like(queries[0]["weight_T"])
-    tensors.query_chunks[0]["features_U"] = queries[0]["features_U"]
+    tokens = prepared.queries[0].tokens
+    tokens["features_U"] = torch.zeros(tokens["features_U"].shape, dtype=torch.int64)
     with pytest.raises(RuntimeError):
-        made.compute(0, tensors)
+        made.backward(0, prepared)
 
 
 def test_chunks_do_not_change_a_step(small_trainer: Callable[..., Any]) -> None:
@@ -61,16 +63,16 @@ def test_chunks_do_not_change_a_step(small_trainer: Callable[..., Any]) -> None:
         small_trainer("head.de.dropout=0", "head.clf.dropout=0"),
         small_trainer("head.de.dropout=0", "head.clf.dropout=0", "encode.chunk=7"),
     )
-    assert one_step(chunked)[0] == pytest.approx(one_step(whole)[0], rel=1e-6)
+    assert one_step(chunked) == pytest.approx(one_step(whole), rel=1e-6)
     for a, b in zip(whole.model.parameters(), chunked.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
 
 
 def test_training_lowers_the_loss(small_trainer: Callable[..., Any]) -> None:
     made = small_trainer()
-    first = one_step(made)[0]
+    first = one_step(made)
     for step in range(1, 15):
-        last = one_step(made, step)[0]
+        last = one_step(made, step)
     assert last < first
 
 
@@ -85,20 +87,6 @@ def test_a_number_that_is_not_finite_stops_before_the_update(tmp_path: Path, sma
     assert all(torch.equal(before[name].nan_to_num(), after[name].nan_to_num()) for name in before)
     assert caught.value.details["step"] == 7
     assert caught.value.exit_code == 5
-
-
-def test_ahead_keeps_order_and_passes_errors_on() -> None:
-    assert list(ahead(lambda x: x * x, range(5))) == [0, 1, 4, 9, 16]
-
-    def fail(x: int) -> int:
-        if x == 3:
-            raise ValueError("three")
-        return x
-
-    results = ahead(fail, range(10))
-    assert [next(results) for _ in range(3)] == [0, 1, 2]
-    with pytest.raises(ValueError, match="three"):
-        next(results)
 
 
 def test_a_query_without_labels_is_never_in_a_plan(small_trainer: Callable[..., Any]) -> None:
@@ -118,15 +106,133 @@ def test_compile_compiles_the_passes_over_scores(
     monkeypatch: pytest.MonkeyPatch, on: bool, small_trainer: Callable[..., Any]
 ) -> None:
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self: None)
-    monkeypatch.setattr(accelerator, "WORTH_LOADING", 1 << 62)
-    offered: list[ModuleType | None] = []  # and not taken, as that needs a compiler
-    monkeypatch.setattr(closed_form, "fused_for", lambda x: offered.append(accelerator.fused_for(x)))
+    compiled: list[str] = []  # and not run, as that needs a compiler
+    monkeypatch.setattr(dispatch, "_compiled", lambda plain: compiled.append(plain.__name__) or plain)
     made = small_trainer(f"compile={on}", "loss.clf=ds")
     made.step(0, made.prepare(0, made.rows_N[:64]))
-    assert offered == [fused_torch if on else None] * 2
+    assert compiled == (["log_sums", "weigh_"] * 2 if on else [])
 
 
 def test_a_refresh_looks_with_one_head_only(monkeypatch: pytest.MonkeyPatch, small_trainer: Callable[..., Any]) -> None:
     made = small_trainer("miner=ann")
     monkeypatch.setattr(type(made.model.head("clf")), "labels", lambda *_: pytest.fail("the whole table was read"))
     assert made.refresh(1).labels_LD.shape == (made.data.num_labels, 16)
+
+
+QUERIES = ["alpha beta", "gamma", "delta epsilon zeta", "eta", "theta iota"]
+LABELS = ["alpha", "beta gamma", "delta", "zeta eta", "kappa", "lambda mu", "nu"]
+
+
+def make_model(encoder: Any) -> Model:
+    torch.manual_seed(1)
+    heads = {"de": DualEncoder(dim=6), "clf": Classifier(dim=5)}
+    return Model(encoder, heads, len(LABELS)).double()
+
+
+class Bare(Trainer):
+    """A trainer of a given model, without data or optimizers."""
+
+    def __init__(self, model: Model, heads: Sequence[str] = ("de", "clf")) -> None:
+        self.model, self.streaming, self.part, self.autocast = model, set(), nullcontext, nullcontext
+        objectives = {
+            "de": replace(xmclab.objective("ds", temperature=0.2, symmetric=True), share=0.3),
+            "clf": replace(xmclab.objective("ds+0.5*bce", temperature=0.5, symmetric=True), share=0.7),
+        }
+        self.objectives = {name: objectives[name] for name in heads}
+
+
+def make_batch(model: Model, chunk: int, seed: int = 0) -> Prepared:
+    encoder = model.encoder
+
+    def chunks(side: str, texts: list[str]) -> list[Chunk]:
+        tokens = encoder.tokenise(texts)
+        parts = [tokens.take(np.arange(len(texts))[start : start + chunk]) for start in range(0, len(texts), chunk)]
+        return [Chunk(encoder.collate(part), Keys(seed).seed_for(side, n)) for n, part in enumerate(parts)]
+
+    y_QP = (torch.rand(len(QUERIES), len(LABELS), generator=torch.Generator().manual_seed(3)) < 0.3).double()
+    none = np.zeros(0, np.int64)
+    batch = Batch(none, none, (none, none, none.astype(np.float32)), (none, none))
+    sides = chunks("query", QUERIES), chunks("label", LABELS)
+    return Prepared(batch, *sides, torch.arange(len(LABELS)), Truth.of_matrix(y_QP), None, seed)
+
+
+def gradients(model: Model) -> dict[str, torch.Tensor]:
+    return {
+        name: (parameter.grad.to_dense() if parameter.grad is not None else torch.zeros_like(parameter))
+        for name, parameter in model.named_parameters()
+    }
+
+
+def run(letters: Any, chunk: int, dropout: float) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    letters.mix[2].p = dropout
+    model = make_model(letters)
+    model.zero_grad()
+    loss, _ = Bare(model).backward(0, make_batch(model, chunk))
+    return loss, gradients(model)
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_chunks_do_not_change_the_gradient(letters: Any, chunk: int) -> None:
+    loss, expected = run(letters, 100, dropout=0.0)
+    chunked_loss, found = run(letters, chunk, dropout=0.0)
+    torch.testing.assert_close(chunked_loss, loss, rtol=1e-12, atol=1e-12)
+    assert any(gradient.abs().max() > 1e-3 for gradient in expected.values())
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-10, atol=1e-12)
+
+
+def test_replayed_chunks_drop_the_same_units(letters: Any) -> None:
+    """With dropout, the replayed gradient is the derivative of the value that was computed."""
+    letters.mix[2].p = 0.3
+    model = make_model(letters)
+    batch = make_batch(model, 2)
+
+    def loss() -> float:
+        model.zero_grad()
+        return Bare(model).backward(0, batch)[0].item()
+
+    loss()
+    weight = model.encoder.mix[0].weight
+    analytic = weight.grad[2, 3].item()
+    weight.data[2, 3] += 1e-6
+    above = loss()
+    weight.data[2, 3] -= 2e-6
+    below = loss()
+    assert analytic == pytest.approx((above - below) / 2e-6, rel=1e-5)
+    assert abs(analytic) > 1e-6
+
+
+def test_each_text_is_encoded_once_for_both_heads(letters: Any) -> None:
+    model = make_model(letters)
+    seen: list[int] = []
+    letters.register_forward_hook(lambda module, args, output: seen.append(len(output)))
+    Bare(model).backward(0, make_batch(model, 100))
+    assert seen == [len(QUERIES), len(LABELS)]
+
+
+def test_only_one_graph_waits_for_the_loss_and_its_chunk_is_not_encoded_again(letters: Any) -> None:
+    model = make_model(letters)
+    seen: list[tuple[int, bool]] = []
+    letters.register_forward_hook(lambda module, args, output: seen.append((len(output), output.requires_grad)))
+    Bare(model).backward(0, make_batch(model, 3))
+    first_pass = [(3, False), (2, False), (3, False), (3, False), (1, True)]
+    replay = [(3, True), (3, True), (2, True), (3, True)]
+    assert seen == first_pass + replay
+
+
+def test_the_total_is_the_weighted_sum_of_the_heads(letters: Any) -> None:
+    model = make_model(letters).eval()
+    total, values = Bare(model).backward(0, make_batch(model, 100))
+    assert list(values) == ["de/ds/q2l", "de/ds/l2q", "clf/ds/q2l", "clf/ds/l2q", "clf/bce/cells"]
+    expected = 0.3 * 0.5 * (values["de/ds/q2l"] + values["de/ds/l2q"])
+    expected += 0.7 * (0.5 * (values["clf/ds/q2l"] + values["clf/ds/l2q"]) + 0.5 * values["clf/bce/cells"])
+    torch.testing.assert_close(total.double(), expected)
+
+
+def test_the_step_reads_label_rows_of_the_pool_only(letters: Any) -> None:
+    model = make_model(letters)
+    batch = make_batch(model, 100)
+    two = Truth.of_matrix(batch.truth.matrix(torch.float64)[:, [1, 4]])
+    Bare(model, ["clf"]).backward(0, replace(batch, labels=[], labels_P=torch.tensor([1, 4]), truth=two))
+    gradient = model.head("clf").psi.weight.grad.coalesce()
+    assert gradient.indices().tolist() == [[1, 4]]

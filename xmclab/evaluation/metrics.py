@@ -24,7 +24,6 @@ import scipy.sparse as sp
 from xmclab.api import Ranking
 from xmclab.data.propensity import LabelGroups
 from xmclab.data.sparse import canonical
-from xmclab.kernels.dispatch import accelerated
 from xmclab.plan.csr import contains, row_pairs
 
 if TYPE_CHECKING:
@@ -116,14 +115,8 @@ def contributions(
     group_L = groups.group_L.astype(np.int16)  # read at random: a small type stays in the cache
     shape = len(groups.names), len(sizes_S), cutoffs[-1]
     hits_GSK, gains_GSK, best_SK = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape[1:])
-    if accelerated(truth_NL.nnz):
-        from xmclab.kernels import metrics as loops
-
-        true = truth_NL.indptr, truth_NL.indices
-        loops.add_rows(ranking.ids_NK, *true, inv_propensity_L, kind_N, group_L, hits_GSK, gains_GSK, best_SK)
-    else:
-        for rows_Q in row_chunks(rows, cutoffs[-1]):
-            _add_rows(rows_Q, ranking, truth_NL, inv_propensity_L, kind_N, group_L, hits_GSK, gains_GSK, best_SK)
+    for rows_Q in row_chunks(rows, cutoffs[-1]):
+        _add_rows(rows_Q, ranking, truth_NL, inv_propensity_L, kind_N, group_L, hits_GSK, gains_GSK, best_SK)
 
     wanted = [(kind, k) for kinds, some in ((KINDS[:4], ks), (KINDS[4:], recall_ks)) for kind in kinds for k in some]
     values: dict[str, dict[str, float]] = {}
@@ -146,7 +139,7 @@ def _add_rows(
 ) -> None:
     """Add to each place the hits and their weights in these rows, and the weights of the best ranking.
 
-    Adds one number at a time in row order, so that neither chunks nor compiled loops change a bit.
+    Adds one number at a time in row order, so that chunks do not change a bit.
     """
     width = best_SK.shape[1]
     row_H, place_H, label_H = hits(rows_Q, ranking, truth_NL, width)

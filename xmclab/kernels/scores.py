@@ -1,8 +1,8 @@
-"""Passes over matrices of scores, compiled: what `objectives` and binary losses otherwise do in several of torch's.
+"""The passes of `objectives/softmax.py` over matrices of scores, compiled; equal to those within rounding.
 
-Equal to those within rounding. Import it through `dispatch.fused_for`, as this module loads numba. Matrices are
-float32 on the CPU; rows are cut into slices that fit the cache, always at the same places, so that sums do not depend
-on the number of threads.
+Matrices are float32 on the CPU; rows are cut into slices that fit the cache, always at the same places, so that sums
+do not depend on the number of threads. A step of `recipe=unidec data=debian` with mined negatives (1,024 queries, pool
+6,500, ds+bce) takes 1.22 times as long without, one of pal_n over 17,882 labels 1.25 times.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float32]
+    Anchored = tuple[Tensor, Tensor]  # (log-sum-exp, slope) of each row, or of each column
 
 CELLS_OF_SLICE = 1 << 17
 NEAR = np.float32(60)  # exp(+-60) and sums of 1e10 of them are normal float32 numbers
 WIDEST = np.float32(80)  # and so is this exponential
-MUCH = np.float32(1e26)  # about exp(60)
 ROUND = np.float32(1.5 * 2**23)  # adding and subtracting it rounds; in between, the integer is in the lowest bits
 ONE = np.int32(127 << 23)  # the bits of 1.0
 ABSENT = np.int32(-0x800000)  # the bits of -inf, the score of an absent candidate
@@ -41,81 +41,45 @@ def _slices(rows: int, columns: int) -> list[slice]:
     return [slice(start, start + size) for start in range(0, rows, size)]
 
 
-def log_sums(s_BP: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The log-sum-exp of every row and of every column; which rows are near 0, for `weigh_`."""
-    rows, columns = s_BP.shape
+def log_sums(s_QB: Tensor, near: bool, by_column: bool) -> tuple[Tensor, Tensor | None]:
+    """`softmax.log_sums`; whether a row is near 0 is found for each."""
+    rows, columns = s_QB.shape
     cuts = _slices(rows, columns)
-    log_sum_B, near_B = np.empty(rows, np.float32), np.empty(rows, np.bool_)
+    log_sum_Q = np.empty(rows, np.float32)
     # Memory that no row needs is never touched: rows far from 0 are rare.
-    near_SP, top_SP, far_SP = np.empty((3, len(cuts), columns), np.float32)
-    s = s_BP.numpy()
-
-    def sums(n: int) -> bool:
-        return _sums(s[cuts[n]], near_B[cuts[n]], log_sum_B[cuts[n]], near_SP[n], top_SP[n], far_SP[n])
-
-    far_S = np.array(in_threads(sums, range(len(cuts))))
+    near_SB, top_SB, far_SB = np.empty((3, len(cuts), columns), np.float32)
+    s = s_QB.numpy()
+    slices = [(s[cut], log_sum_Q[cut], near_SB[n], top_SB[n], far_SB[n]) for n, cut in enumerate(cuts)]
+    far_S = np.array(in_threads(_sums, slices))
     with np.errstate(divide="ignore", invalid="ignore"):  # nothing but absent candidates; scores that are not finite
-        log_sum_P = np.log(near_SP.sum(axis=0))
+        log_sum_B = np.log(near_SB.sum(axis=0))
         if far_S.any():
-            top_FP = top_SP[far_S]
-            top_P = np.maximum(top_FP.max(axis=0), log_sum_P)
-            log_sum_P = top_P + np.log(np.exp(log_sum_P - top_P) + (far_SP[far_S] * np.exp(top_FP - top_P)).sum(axis=0))
-    return torch.from_numpy(log_sum_B), torch.from_numpy(log_sum_P), torch.from_numpy(near_B)
+            top_FB = top_SB[far_S]
+            top_B = np.maximum(top_FB.max(axis=0), log_sum_B)
+            log_sum_B = top_B + np.log(np.exp(log_sum_B - top_B) + (far_SB[far_S] * np.exp(top_FB - top_B)).sum(axis=0))
+    return torch.from_numpy(log_sum_Q), torch.from_numpy(log_sum_B) if by_column else None
 
 
 def weigh_(
-    s_BP: Tensor,
-    log_sum_B: Tensor,
-    slope_B: Tensor,
-    log_sum_P: Tensor,
-    slope_P: Tensor,
-    near_B: Tensor,
-    softplus: float | None = None,
+    s_QB: Tensor, rows: Anchored | None, columns: Anchored | None, softplus: Tensor | None, near: bool
 ) -> Tensor:
-    """Overwrite s_ij by slope_i exp(s_ij - log_sum_i) + slope_j exp(s_ij - log_sum_j).
-
-    Args:
-        near_B: rows that are near 0, as `log_sums` found.
-        softplus: add this multiple of the gradient of log(1 + exp s).
-
-    Returns:
-        The sum of log(1 + exp s); 0 if `softplus` is 0.
-    """
-    s, near, log_sum, slope = s_BP.numpy(), near_B.numpy(), log_sum_B.numpy(), slope_B.numpy()
-    factor = _factor(log_sum, slope)
-    of_columns = _factor(log_sum_P.numpy(), slope_P.numpy()), log_sum_P.numpy(), slope_P.numpy()
-
-    def weigh(cut: slice) -> float:
-        of_rows = near[cut], factor[cut], log_sum[cut], slope[cut]
-        if softplus is None:
-            return _weigh(s[cut], *of_rows, *of_columns)
-        return _weigh_with_softplus(s[cut], *of_rows, *of_columns, f32(softplus))
-
-    return torch.tensor(math.fsum(in_threads(weigh, _slices(*s.shape))), dtype=s_BP.dtype)
+    """`softmax.weigh_`."""
+    s = s_QB.numpy()
+    log_sum_Q, slope_Q, factor_Q = _anchored(rows, s.shape[0])
+    of_columns = _anchored(columns, s.shape[1])
+    weight = None if softplus is None else f32(softplus.item())
+    cuts = _slices(*s.shape)
+    slices = [(s[cut], log_sum_Q[cut], slope_Q[cut], factor_Q[cut], *of_columns, weight) for cut in cuts]
+    return torch.tensor(math.fsum(in_threads(_weigh, slices)), dtype=s_QB.dtype)
 
 
-def _factor(log_sum_A: Floats, slope_A: Floats) -> Floats:
-    """The factor of exp(s). A log-sum-exp below the least belongs to an anchor without candidates near 0."""
-    return slope_A * np.exp(np.minimum(-log_sum_A, WIDEST))
-
-
-def add_row_sums(s_QB: Tensor, scale: float, top_Q: Tensor, sum_Q: Tensor) -> None:
-    """Add scaled scores to running sums: sum_i exp(top_i) is that of exp(scale s_ij) over all j so far."""
-    s, top, total = s_QB.numpy(), top_Q.numpy(), sum_Q.numpy()
-    in_threads(lambda cut: _add_row_sums(s[cut], f32(scale), top[cut], total[cut]), _slices(*s.shape))
-
-
-def weigh_rows_(s_QB: Tensor, scale: float, log_sum_Q: Tensor, slope_Q: Tensor) -> None:
-    """Overwrite s_ij by slope_i exp(scale s_ij - log_sum_i)."""
-    s, log_sum, slope = s_QB.numpy(), log_sum_Q.numpy(), slope_Q.numpy()
-    in_threads(lambda cut: _weigh_rows(s[cut], f32(scale), log_sum[cut], slope[cut]), _slices(*s.shape))
-
-
-def softplus_to_grad_(s_QP: Tensor, scale: float = 1.0) -> Tensor:
-    """The sum of log(1 + exp s); overwrites the scores by `scale` times its gradient."""
-    s = s_QP.numpy()
-    values = in_threads(lambda cut: _softplus(s[cut], f32(scale)), _slices(*s.shape))
-    return torch.tensor(math.fsum(values), dtype=s_QP.dtype)
+def _anchored(anchors: Anchored | None, num: int) -> tuple[Floats, Floats, Floats]:
+    """(log-sum-exp, slope, factor of exp(s)) of anchors; a log-sum-exp of inf makes all their weights 0."""
+    if anchors is None:
+        return np.full(num, np.inf, np.float32), np.zeros(num, np.float32), np.zeros(num, np.float32)
+    log_sum_A, slope_A = (x.numpy() for x in anchors)
+    # A log-sum-exp below the least belongs to an anchor without candidates near 0.
+    return log_sum_A, slope_A, slope_A * np.exp(np.minimum(-log_sum_A, WIDEST))
 
 
 @scalar_jit
@@ -185,128 +149,68 @@ def _is_near(bits_P: NDArray[np.int32]) -> bool:
 
 
 @loop_jit
-def _sums(
-    s_RP: Floats, near_R: NDArray[np.bool_], log_sum_R: Floats, near_P: Floats, top_P: Floats, far_P: Floats
-) -> bool:
+def _sums(s_RB: Floats, log_sum_R: Floats, near_B: Floats, top_B: Floats, far_B: Floats) -> bool:
     """Sums by column of exp(s) over rows near 0 and of exp(s - top) over the others, if there are any."""
-    near_P[:] = f32(0)
+    near_B[:] = f32(0)
     far = False
-    for i in range(s_RP.shape[0]):
+    for i in range(s_RB.shape[0]):
         total = f32(0)
-        near_R[i] = _is_near(s_RP[i].view(np.int32))
-        if near_R[i]:
-            for j in range(s_RP.shape[1]):
-                e = exp(s_RP[i, j])
-                near_P[j] += e
+        if _is_near(s_RB[i].view(np.int32)):
+            for j in range(s_RB.shape[1]):
+                e = exp(s_RB[i, j])
+                near_B[j] += e
                 total += e
             log_sum_R[i] = np.log(total)
             continue
         if not far:
-            top_P[:] = SMALLEST
-            far_P[:] = f32(0)
+            top_B[:] = SMALLEST
+            far_B[:] = f32(0)
             far = True
-        top = max(_top(s_RP[i].view(np.int32)), SMALLEST)
-        for j in range(s_RP.shape[1]):
-            s, top_j = s_RP[i, j], top_P[j]
+        top = max(_top(s_RB[i].view(np.int32)), SMALLEST)
+        for j in range(s_RB.shape[1]):
+            s, top_j = s_RB[i, j], top_B[j]
             total += exp(s - top)
             e = exp(-abs(s - top_j))
-            far_P[j] = far_P[j] * e + f32(1) if s > top_j else far_P[j] + e
-            top_P[j] = s if s > top_j else top_j
+            far_B[j] = far_B[j] * e + f32(1) if s > top_j else far_B[j] + e
+            top_B[j] = s if s > top_j else top_j
         log_sum_R[i] = top + np.log(total)
     return far
 
 
 @loop_jit
 def _weigh(
-    s_RP: Floats,
-    near_R: NDArray[np.bool_],
-    factor_R: Floats,
+    s_RB: Floats,
     log_sum_R: Floats,
     slope_R: Floats,
-    factor_P: Floats,
-    log_sum_P: Floats,
-    slope_P: Floats,
-) -> float:
-    for i in range(s_RP.shape[0]):
-        factor, log_sum, slope = factor_R[i], max(log_sum_R[i], SMALLEST), slope_R[i]
-        if near_R[i]:
-            for j in range(s_RP.shape[1]):
-                s_RP[i, j] = exp(s_RP[i, j]) * (factor + factor_P[j])
-        else:
-            for j in range(s_RP.shape[1]):
-                s = s_RP[i, j]
-                s_RP[i, j] = slope * exp(s - log_sum) + slope_P[j] * exp(s - max(log_sum_P[j], SMALLEST))
-    return 0.0
-
-
-@loop_jit
-def _weigh_with_softplus(
-    s_RP: Floats,
-    near_R: NDArray[np.bool_],
     factor_R: Floats,
-    log_sum_R: Floats,
-    slope_R: Floats,
-    factor_P: Floats,
-    log_sum_P: Floats,
-    slope_P: Floats,
-    softplus: np.float32,
+    log_sum_B: Floats,
+    slope_B: Floats,
+    factor_B: Floats,
+    softplus: np.float32 | None,
 ) -> float:
-    value, sigmoid_P = 0.0, np.empty_like(slope_P)
-    for i in range(s_RP.shape[0]):
+    value, sigmoid_B = 0.0, np.zeros_like(slope_B)
+    for i in range(s_RB.shape[0]):
         factor, log_sum, slope = factor_R[i], max(log_sum_R[i], SMALLEST), slope_R[i]
         total = f32(0)
-        if near_R[i]:
-            for j in range(s_RP.shape[1]):
-                s = s_RP[i, j]
+        if _is_near(s_RB[i].view(np.int32)):
+            for j in range(s_RB.shape[1]):
+                s = s_RB[i, j]
                 e = exp(s)
-                cell, sigmoid = _softplus_of_near(s, e)
-                total += cell
-                s_RP[i, j] = e * (factor + factor_P[j]) + softplus * sigmoid
+                if softplus is None:
+                    s_RB[i, j] = e * (factor + factor_B[j])
+                else:
+                    cell, sigmoid = _softplus_of_near(s, e)
+                    total += cell
+                    s_RB[i, j] = e * (factor + factor_B[j]) + softplus * sigmoid
         else:
-            for j in range(s_RP.shape[1]):
-                cell, sigmoid_P[j] = _softplus_of(s_RP[i, j])
-                total += cell
-            for j in range(s_RP.shape[1]):
-                s = s_RP[i, j]
-                weights = slope * exp(s - log_sum) + slope_P[j] * exp(s - max(log_sum_P[j], SMALLEST))
-                s_RP[i, j] = weights + softplus * sigmoid_P[j]
-        value += float(total)
-    return value
-
-
-@loop_jit
-def _add_row_sums(s_RB: Floats, scale: np.float32, top_R: Floats, sum_R: Floats) -> None:
-    for i in range(s_RB.shape[0]):
-        top, added = top_R[i], f32(0)
-        for j in range(s_RB.shape[1]):
-            x = s_RB[i, j] * scale - top
-            added += exp(x if not x > WIDEST else WIDEST)
-        if added < MUCH:  # nothing is far enough above what came before to need another top
-            sum_R[i] += added
-            continue
-        top = max(_top(s_RB[i].view(np.int32)) * scale, top)
-        total = sum_R[i] * f32(math.exp(top_R[i] - top))
-        for j in range(s_RB.shape[1]):
-            total += exp(s_RB[i, j] * scale - top)
-        top_R[i], sum_R[i] = top, total
-
-
-@loop_jit
-def _weigh_rows(s_RB: Floats, scale: np.float32, log_sum_R: Floats, slope_R: Floats) -> None:
-    for i in range(s_RB.shape[0]):
-        log_sum, slope = max(log_sum_R[i], SMALLEST), slope_R[i]
-        for j in range(s_RB.shape[1]):
-            s_RB[i, j] = slope * exp(s_RB[i, j] * scale - log_sum)
-
-
-@loop_jit
-def _softplus(s_RP: Floats, scale: np.float32) -> float:
-    value = 0.0
-    for i in range(s_RP.shape[0]):
-        total = f32(0)
-        for j in range(s_RP.shape[1]):
-            cell, slope = _softplus_of(s_RP[i, j])
-            s_RP[i, j] = scale * slope
-            total += cell
+            if softplus is not None:
+                for j in range(s_RB.shape[1]):
+                    cell, sigmoid = _softplus_of(s_RB[i, j])
+                    total += cell
+                    sigmoid_B[j] = softplus * sigmoid
+            for j in range(s_RB.shape[1]):
+                s = s_RB[i, j]
+                weights = slope * exp(s - log_sum) + slope_B[j] * exp(s - max(log_sum_B[j], SMALLEST))
+                s_RB[i, j] = weights + sigmoid_B[j]
         value += float(total)
     return value

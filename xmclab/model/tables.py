@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-import mmap
 from collections.abc import Iterable
-from functools import cache
-from importlib import import_module
-from types import ModuleType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from xmclab.kernels.dispatch import accelerated
+from xmclab.kernels.dispatch import accelerated_by
+from xmclab.kernels.pages import in_large_pages, random_bits
 
 TableOptimizer = Literal["adamw", "adagrad", "sgd"]
 TableDtype = Literal["float32", "bfloat16"]
 TINY = 1e-30  # even an extreme decay leaves a factor to divide by
+WORTH_LOOPS = 100_000  # numbers of a table: with fewer, torch is done before numba is imported
 SMALLEST_SCALE = 2.0**-10  # rows are rescaled below it, far from where numbers lose digits
-WORTH_LARGE_PAGES = 1 << 22  # bytes
 
 Rows = Tensor | slice  # distinct ids, or a block of neighbours
 
@@ -86,11 +82,14 @@ class _Lookup(torch.autograd.Function):
         return sparse_gradient(ids_P, g_PD, ctx.shape), None, None
 
 
+def by_rows(table: Tensor, *_: Any) -> bool:
+    """Whether compiled loops update this table."""
+    return table.device.type == "cpu" and table.numel() >= WORTH_LOOPS
+
+
+@accelerated_by("tables", when=by_rows)
 def gather(weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
     """scale * weight[ids], in at least float32."""
-    if loops := loops_for(weight):
-        gathered_PD: Tensor = loops.gather(weight, ids_P, scale)
-        return gathered_PD
     rows_PD = widened(weight.index_select(0, ids_P))
     return rows_PD if scale == 1.0 else rows_PD.mul_(scale)
 
@@ -108,8 +107,8 @@ def merged(gradient: Tensor) -> Tensor:
         return gradient
     # One lookup of ascending ids, as of a pool, needs no sorting. Other devices would have to be waited for.
     if gradient.device.type == "cpu":
-        ids_P, loops = gradient._indices().numpy()[0], loops_for(gradient)
-        if loops.ascending(ids_P) if loops else (ids_P[1:] > ids_P[:-1]).all():
+        ids_P = gradient._indices().numpy()[0]
+        if (ids_P[1:] > ids_P[:-1]).all():
             return gradient._coalesced_(True)
     return gradient.coalesce()
 
@@ -191,12 +190,9 @@ class RowOptimizer(torch.optim.Optimizer):
             add_by_moments(weight, state["moments"], rows, g_PD, rates, decay, -lr * correction2 / correction1)
 
 
+@accelerated_by("tables", when=lambda total, rows, g_PD: by_rows(g_PD))
 def add_mean_squares(total: Tensor, rows: Rows, g_PD: Tensor) -> Tensor:
     """Add the mean squares of these rows to their totals, which are returned."""
-    if loops := loops_for(g_PD):
-        total, ids_P = listed(rows, total)
-        added_P: Tensor = loops.add_mean_squares(total, ids_P, g_PD)
-        return added_P
     squares_PD = g_PD.square()
     while (width := squares_PD.shape[1]) > 1:  # half and half, so that compiled loops can add in the same order
         half = (width + 1) // 2
@@ -207,17 +203,15 @@ def add_mean_squares(total: Tensor, rows: Rows, g_PD: Tensor) -> Tensor:
     return total_P
 
 
+@accelerated_by("tables", when=by_rows)
 def add(weight: Tensor, rows: Rows, direction_PD: Tensor, decay: float, factor_P: Tensor) -> None:
     """weight[rows] = decay * weight[rows] + factor * direction"""
-    if loops := loops_for(weight):
-        weight, ids_P = listed(rows, weight)
-        loops.add(weight, ids_P, direction_PD, decay, factor_P, noise_for(weight, direction_PD))
-        return
     rows_PD = read(weight, rows)
     values_PD = widened(rows_PD).mul_(decay).add_(direction_PD * factor_P.unsqueeze(1))
     write(weight, rows, rows_PD.copy_(rounded_at_random(values_PD)) if weight.dtype == torch.bfloat16 else values_PD)
 
 
+@accelerated_by("tables", when=by_rows)
 def add_by_moments(
     weight: Tensor,
     moments: Tensor,
@@ -228,10 +222,6 @@ def add_by_moments(
     factor: float,
 ) -> None:
     """Advance the moments of these rows by the rates 1 - beta1, beta2, 1 - beta2; `add` mean / (root + eps)."""
-    if loops := loops_for(weight):
-        weight, moments, ids_P = listed(rows, weight, moments)
-        loops.add_by_moments(weight, moments, ids_P, g_PD, rates, decay, factor, noise_for(weight, g_PD))
-        return
     weight1, beta2, weight2, eps = rates
     moments_P2D = read(moments, rows)
     mean_PD, square_PD = moments_P2D.unbind(1)
@@ -243,24 +233,6 @@ def add_by_moments(
     add(weight, rows, direction_PD, decay, g_PD.new_full((len(g_PD),), factor))
 
 
-def loops_for(table: Tensor) -> ModuleType | None:
-    """The compiled loops, `xmclab.kernels.tables`, if they work on this table."""
-    return _loops() if table.device.type == "cpu" and accelerated(table.numel()) else None
-
-
-@cache
-def _loops() -> ModuleType:
-    return import_module("xmclab.kernels.tables")
-
-
-def listed(rows: Rows, *tables: Tensor) -> tuple[Tensor, ...]:
-    """The tables and the ids of the rows in them; a block becomes a table of its own."""
-    if isinstance(rows, Tensor):
-        return *tables, rows
-    blocks = [read(table, rows) for table in tables]
-    return *blocks, torch.arange(len(blocks[0]))
-
-
 def read(table: Tensor, rows: Rows) -> Tensor:
     """These rows: a copy of listed ones, a view of a block."""
     return table[rows] if isinstance(rows, slice) else table.index_select(0, rows)
@@ -270,19 +242,6 @@ def write(table: Tensor, rows: Rows, values: Tensor) -> None:
     """Put back what `read` gave; a view was changed in place."""
     if isinstance(rows, Tensor):
         table.index_copy_(0, rows, values)
-
-
-def in_large_pages(table: Tensor) -> Tensor:
-    """Ask the system to keep a new table in large pages, so that a row is found without a walk through page tables.
-
-    A hint for Linux only; nothing depends on it.
-    """
-    advice = getattr(mmap, "MADV_HUGEPAGE", None)
-    if advice is not None and table.device.type == "cpu" and table.nbytes >= WORTH_LARGE_PAGES:
-        start = -(-table.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-        size = table.data_ptr() + table.nbytes - start
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), advice)
-    return table
 
 
 def widened(x: Tensor) -> Tensor:
@@ -297,14 +256,3 @@ def rounded_at_random(x: Tensor) -> Tensor:
     """
     x.view(torch.int32).add_(random_bits(x).int().bitwise_and_(0xFFFF)).bitwise_and_(-(1 << 16))
     return x.to(torch.bfloat16)
-
-
-def noise_for(weight: Tensor, x_PD: Tensor) -> Tensor | None:
-    """The random bits for rounding to the type of the weight."""
-    return random_bits(x_PD) if weight.dtype == torch.bfloat16 else None
-
-
-def random_bits(x: Tensor) -> Tensor:
-    """Sixteen random bits for each element."""
-    words = torch.empty(-(-x.numel() // 4), dtype=torch.int64, device=x.device).random_(-(1 << 63), None)
-    return words.view(torch.int16)[: x.numel()].view(x.shape)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,72 +16,112 @@ from xmclab.api import Batch
 
 
 @dataclass(frozen=True)
+class Anchors:
+    """The positives by anchor, so that a reduction can weigh those of each anchor in a narrow matrix [A, M]."""
+
+    num: int
+    most: int  # largest number of positives of an anchor (at least 1), a number on the host
+    row_E: Tensor  # anchor of each pair
+    place_E: Tensor  # its cell in the narrow matrix, whose rows are filled from the left
+    ids_A: Tensor  # rows or columns of the score matrix that they stand for
+
+    @staticmethod
+    def of(row_E: Tensor, ids_A: Tensor) -> Anchors:
+        """Place the pairs; on a device other than the CPU it is waited for."""
+        num = len(ids_A)
+        count_A = row_E.bincount(minlength=num)
+        most = max(int(count_A.max()), 1) if len(row_E) else 1
+        order_E = row_E.argsort(stable=True)
+        before_A = count_A.cumsum(0) - count_A
+        rank_E = torch.arange(len(row_E), device=row_E.device) - before_A[row_E[order_E]]
+        place_E = row_E * most + torch.empty_like(rank_E).index_copy_(0, order_E, rank_E)
+        return Anchors(num, most, row_E, place_E, ids_A)
+
+    def narrow(self, x_E: Tensor) -> Tensor:
+        """The values of the pairs as a matrix [A, M], 0 elsewhere."""
+        x_AM = x_E.new_zeros(self.num, self.most)
+        x_AM.view(-1).index_copy_(0, self.place_E, x_E)
+        return x_AM
+
+    def to(self, device: torch.device | str) -> Anchors:
+        row_E, place_E, ids_A = (x.to(device) for x in (self.row_E, self.place_E, self.ids_A))
+        return Anchors(self.num, self.most, row_E, place_E, ids_A)
+
+
+@dataclass(frozen=True)
 class Truth:
-    """The positives of anchors among candidates, and the pairs that are neither positive nor negative.
+    """The positives of queries among labels, and the pairs that are neither positive nor negative."""
 
-    Counts are kept on the host, so that nothing has to be read back from the device.
-    """
-
-    shape: tuple[int, int]  # anchors, candidates
+    shape: tuple[int, int]  # queries, labels
     row_E: Tensor
     column_E: Tensor
     target_E: Tensor  # > 0
     ignored_row_I: Tensor
     ignored_column_I: Tensor
-    most_per_row: int  # largest number of positives of an anchor (at least 1)
-    most_per_column: int
+    queries: Anchors
+    labels: Anchors  # only labels that have a positive
     inverse_propensity_E: Tensor | None = None  # for the label of each pair
 
     @staticmethod
     def of_batch(batch: Batch, device: torch.device | str) -> Truth:
-        """The truth of a batch, on the device of its scores."""
-        return Truth.of_lists((len(batch.rows_Q), len(batch.labels_P)), batch.positives, batch.ignored, device)
+        """The truth of a batch, prepared on the host, on the device of its scores."""
+        shape = len(batch.rows_Q), len(batch.labels_P)
+        return Truth.of_lists(shape, batch.positives, batch.ignored, device)
 
     @staticmethod
     def of_lists(
         shape: tuple[int, int],
         positives: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]],
         ignored: tuple[NDArray[np.int64], NDArray[np.int64]],
-        device: torch.device | str,
+        device: torch.device | str = "cpu",
     ) -> Truth:
         """The truth from host lists: (row, column, target) of positives, (row, column) of ignored pairs."""
-        rows, columns, targets = (torch.from_numpy(part).to(device) for part in positives)
-        ignored_rows, ignored_columns = (torch.from_numpy(part).to(device) for part in ignored)
-        per_row, per_column = (int(np.bincount(where).max(initial=1)) for where in positives[:2])
-        return Truth(shape, rows, columns, targets, ignored_rows, ignored_columns, per_row, per_column)
+        rows, columns, targets = (torch.from_numpy(part) for part in positives)
+        truth = Truth._of(shape, rows, columns, targets, *(torch.from_numpy(part) for part in ignored))
+        lists: dict[str, Any] = {
+            name: value.to(device) for name, value in vars(truth).items() if isinstance(value, Tensor | Anchors)
+        }
+        return replace(truth, **lists)
 
     @staticmethod
     def of_matrix(y_QP: Tensor, ignore_QP: Tensor | None = None) -> Truth:
         """The truth from a matrix of targets (0: negative) and a mask of ignored pairs."""
         known_QP = y_QP if ignore_QP is None else y_QP.masked_fill(ignore_QP, 0)
-        row_E, column_E = known_QP.nonzero(as_tuple=True)
-        ignored_row_I, ignored_column_I = (row_E[:0], row_E[:0])
-        if ignore_QP is not None:
-            ignored_row_I, ignored_column_I = ignore_QP.nonzero(as_tuple=True)
-        positive_QP = known_QP != 0
-        per_row, per_column = (int(positive_QP.sum(dim=dim).amax()) if len(row_E) else 1 for dim in (1, 0))
-        shape, target_E = (y_QP.shape[0], y_QP.shape[1]), known_QP[row_E, column_E]
-        return Truth(shape, row_E, column_E, target_E, ignored_row_I, ignored_column_I, per_row, per_column)
+        row_E, column_E = nonzero(known_QP)
+        ignored = nonzero(ignore_QP) if ignore_QP is not None else (row_E[:0], row_E[:0])
+        shape = (y_QP.shape[0], y_QP.shape[1])
+        return Truth._of(shape, row_E, column_E, known_QP[row_E, column_E], *ignored)
+
+    @staticmethod
+    def _of(
+        shape: tuple[int, int],
+        row_E: Tensor,
+        column_E: Tensor,
+        target_E: Tensor,
+        ignored_row_I: Tensor,
+        ignored_column_I: Tensor,
+    ) -> Truth:
+        ids_A, anchor_E = column_E.unique(return_inverse=True)
+        queries = Anchors.of(row_E, torch.arange(shape[0], device=row_E.device))
+        labels = Anchors.of(anchor_E, ids_A)
+        return Truth(shape, row_E, column_E, target_E, ignored_row_I, ignored_column_I, queries, labels)
 
     def with_propensities(self, inverse_propensity_P: Tensor | None) -> Truth:
-        """The same truth with inverse propensities of the candidates, which must be labels."""
+        """The same truth with inverse propensities of the labels."""
         if inverse_propensity_P is None:
             return self
         return replace(self, inverse_propensity_E=inverse_propensity_P[self.column_E])
 
     @cached_property
     def transposed(self) -> Truth:
-        """The same pairs with anchors and candidates swapped."""
-        return Truth(
-            (self.shape[1], self.shape[0]),
-            self.column_E,
-            self.row_E,
-            self.target_E,
-            self.ignored_column_I,
-            self.ignored_row_I,
-            self.most_per_column,
-            self.most_per_row,
-            self.inverse_propensity_E,
+        """The same pairs with labels as rows."""
+        return replace(
+            self,
+            shape=(self.shape[1], self.shape[0]),
+            row_E=self.column_E,
+            column_E=self.row_E,
+            ignored_row_I=self.ignored_column_I,
+            ignored_column_I=self.ignored_row_I,
         )
 
     def matrix(self, dtype: torch.dtype) -> Tensor:
@@ -92,18 +134,19 @@ class Truth:
         at = self.ignored_row_I, self.ignored_column_I
         return s_QP.index_put_(at, s_QP.new_full((), value)) if len(self.ignored_row_I) else s_QP
 
-    def compact(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(y_QM, place_E): the targets of each row packed to the left, and the cell of `y_QM` of each pair."""
-        y_QM = torch.zeros(self.shape[0], self.most_per_row, dtype=dtype, device=self.row_E.device)
-        y_QM.view(-1).index_copy_(0, self._place_E, self.target_E.to(dtype))
-        return y_QM, self._place_E
 
-    @cached_property
-    def _place_E(self) -> Tensor:
-        """Row by row, each pair in the next cell of its row: computed once for all terms and heads."""
-        order_E = self.row_E.argsort(stable=True)
-        ones_E = torch.ones_like(self.row_E)
-        count_Q = self.row_E.new_zeros(self.shape[0]).index_add_(0, self.row_E, ones_E)
-        start_Q = count_Q.cumsum(0) - count_Q
-        rank_E = torch.arange(len(self.row_E), device=self.row_E.device) - start_Q[self.row_E[order_E]]
-        return self.row_E * self.most_per_row + torch.empty_like(rank_E).index_copy_(0, order_E, rank_E)
+def nonzero(x_QP: Tensor) -> tuple[Tensor, Tensor]:
+    """(row_E, column_E) of cells that are not 0, by row and column."""
+    if x_QP.device.type != "cpu":
+        row_E, column_E = x_QP.nonzero(as_tuple=True)
+        return row_E, column_E
+    # numpy skips runs of False, and most cells are.
+    cells = np.flatnonzero((x_QP if x_QP.dtype == torch.bool else x_QP != 0).numpy())
+    rows, columns = np.divmod(cells, max(x_QP.shape[1], 1))
+    return torch.from_numpy(rows), torch.from_numpy(columns)
+
+
+def check_labels(what: str, x_P: Tensor | None, shape: Sequence[int]) -> None:
+    """Refuse anything but one value per label."""
+    if x_P is not None and x_P.shape != tuple(shape[1:]):
+        raise ValueError(f"{what} must have one value per label: {tuple(x_P.shape)} for scores {tuple(shape)}")

@@ -17,13 +17,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from xmclab.training.step import Part, unprofiled
+from xmclab.training.batches import Part
 
 STEP = "step"  # a whole step except the wait for its batch
 PLAN_WAIT = "plan wait"
 OF_A_STEP = (
     PLAN_WAIT,
-    "to device",
     "encode forward",
     "scores and losses",
     "encode backward",
@@ -42,7 +41,7 @@ class Profile:
         self.on = on
         self.times: Counter[str] = Counter()
         self.seconds = dict.fromkeys((STEP, *OF_A_STEP, *BETWEEN_STEPS, *BESIDE_STEPS), 0.0)
-        self.part: Part = self._timed if on else unprofiled
+        self.part: Part = self._timed if on else contextlib.nullcontext
         self._device = device
 
     @contextlib.contextmanager

@@ -90,9 +90,9 @@ def train(trainer: Trainer, log: Log, test: TestQueries, console: Console) -> fl
     data, epochs = trainer.data, trainer.settings.epochs
     sizes = f"{len(data.train)} training queries, {data.num_labels} labels, {trainer.steps} steps"
     note(console, f"{data.name}: {sizes} on {trainer.device}")
-    for name, term in trainer.terms.items():
-        if term.objective.needs_all:
-            how = "in blocks" if term.streams else "in one dense matrix (no closed form, so not streamed)"
+    for name, objective in trainer.objectives.items():
+        if objective.needs_all:
+            how = "in blocks" if name in trainer.streaming else "in one dense matrix (no closed form, so not streamed)"
             note(console, f"{name}: scores all labels {how}")
     with Display(console, epochs, trainer.steps) as display:
 

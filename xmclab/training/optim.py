@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 from xmclab.host.schema import OptimSettings
 from xmclab.model.model import Model
 from xmclab.model.tables import RowOptimizer, merged, rows_of
-from xmclab.training.step import Part, unprofiled
+from xmclab.training.batches import Part
 from xmclab.training.streaming import StreamedRows
 
 
@@ -68,7 +69,7 @@ class Optimizers:
                 gradient.mul_(self._factor)
         return norm
 
-    def step(self, part: Part = unprofiled) -> None:
+    def step(self, part: Part = contextlib.nullcontext) -> None:
         """Update, advance the schedule, clear the gradients."""
         if self.rows:
             with part("table update"):

@@ -1,20 +1,28 @@
-"""The trainer, for any choice of encoder, heads, sampler, miner, reductions and losses."""
+"""The trainer, for any choice of encoder, heads, sampler, miner, reductions and losses. A step, top to bottom:
+
+encode    queries and unique labels, in chunks; both heads share that pass
+scores    s_QP = <q, z> of each head, to the gradient of its objective (`objectives/engine.py`)
+total     L = lambda L_de + (1 - lambda) L_clf, each over both directions
+back      to the encoder's outputs, then through the encoder chunk by chunk
+update    if loss and gradient are finite
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from xmclab.api import Batch, Dataset, Keys, Ragged, Tokens, View
+from xmclab.api import Batch, Dataset, Encoder, Head, Keys, Ragged, Side, View
 from xmclab.data.propensity import inverse_propensity, propensity_parameters
 from xmclab.data.tokens import Tokeniser
 from xmclab.errors import DataError, DivergedError, Problem
@@ -22,30 +30,61 @@ from xmclab.host.config import Config
 from xmclab.kernels.dispatch import compiled_by_torch
 from xmclab.model.device import autocast_for, pick_device, to_device
 from xmclab.model.model import Model
+from xmclab.objectives.engine import evaluate_vectors
 from xmclab.objectives.truth import Truth
 from xmclab.plan.pool import build_batch
+from xmclab.training.batches import Chunk, Part, Prepared, ahead
 from xmclab.training.optim import Optimizers
-from xmclab.training.step import DeviceBatch, HeadTerm, Part, forward_backward, unprofiled
-from xmclab.training.streaming import LabelBlocks, streams_all_labels
+from xmclab.training.streaming import all_labels, streams
 
 Record = dict[str, Any]
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+Autocast = Callable[[], contextlib.AbstractContextManager[object]]
 
 
-class Prepared(NamedTuple):
-    """A batch on the host, with the tokens of its texts in chunks."""
+class ChunkedEncoding:
+    """Encodes texts in chunks, with exact gradients in the memory of one chunk (gradient caching, Gao et al. 2021).
 
-    batch: Batch
-    query_chunks: list[Tokens]
-    label_chunks: list[Tokens]  # empty when no head reads label texts
+    The first pass keeps only the graph of the last chunk; `backward` goes through it, then encodes every other chunk
+    again, with the same dropout. `keep_last=False`: keep no graph, replay all chunks.
+    """
+
+    def __init__(
+        self, encoder: Encoder, chunks: list[Chunk], side: Side, autocast: Autocast, keep_last: bool = True
+    ) -> None:
+        self.encoder, self.chunks, self.side, self.autocast = encoder, chunks, side, autocast
+        *others, last = chunks
+        with torch.no_grad():
+            outputs = [self._encode(chunk) for chunk in others]
+        keep = keep_last or not others
+        with torch.set_grad_enabled(keep):
+            outputs.append(self._encode(last))
+        self._kept = outputs[-1] if keep else None
+        self.sizes = [len(x) for x in outputs]
+        x_BD = torch.cat(outputs) if others else outputs[0]
+        self.x_BD = x_BD.detach().requires_grad_()  # autograd stops here, until `backward`
+
+    def _encode(self, chunk: Chunk) -> Tensor:
+        torch.manual_seed(chunk.seed)
+        with self.autocast():
+            x_BD: Tensor = self.encoder(chunk.tokens, self.side)
+        return x_BD
+
+    def backward(self) -> None:
+        """Backpropagate the gradient of the vectors through the encoder."""
+        if self.x_BD.grad is None:
+            return
+        for chunk, grad_BD in zip(reversed(self.chunks), reversed(self.x_BD.grad.split(self.sizes)), strict=True):
+            x_BD = self._encode(chunk) if self._kept is None else self._kept
+            self._kept = None
+            if x_BD.requires_grad:
+                x_BD.backward(grad_BD)
 
 
 class Trainer:
     """Everything a run trains with; its methods are what the loop calls, in order."""
 
     def __init__(
-        self, config: Config, data: Dataset, tokeniser: Tokeniser | None = None, part: Part = unprofiled
+        self, config: Config, data: Dataset, tokeniser: Tokeniser | None = None, part: Part = contextlib.nullcontext
     ) -> None:
         """`part`: context manager around each part of the work, such as `encode forward`, for timing."""
         self.config, self.data, self.part = config, data, part
@@ -73,22 +112,20 @@ class Trainer:
             raise DataError(Problem(data.name, "no training query has a label"))
         de_share = self.settings.objective.de_share
         shares = {"de": de_share, "clf": 1 - de_share} if len(heads) > 1 else dict.fromkeys(heads, 1.0)
+        self.objectives = {name: replace(config.objective(name), share=shares[name]) for name in heads}
         weighted = self.settings.objective.label_weights != "none"
-        self.terms = {
-            name: HeadTerm(objective, shares[name], streams_all_labels(head, objective, weighted))
-            for name, head in heads.items()
-            for objective in [config.objective(name)]
-        }
-        self.all_labels = any(term.objective.needs_all for term in self.terms.values())
-        self.streams = any(term.streams for term in self.terms.values())
+        self.streaming = {name for name, head in heads.items() if streams(head, self.objectives[name], weighted)}
+        self.all_labels = any(objective.needs_all for objective in self.objectives.values())
         self.label_weight_L = self._label_weights()
         self.inverse_propensity_L = self._inverse_propensities()
 
         steps_per_epoch = len(self.plan(0, None))
         self.steps = self.settings.epochs * steps_per_epoch
         self.optimizers = Optimizers(self.model, self.settings.optim, self.steps, steps_per_epoch)
+        self.compiled: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
         if self.settings.compile:
             self.model.encoder.compile()
+            self.compiled = compiled_by_torch
 
     def refresh_due(self, epoch: int) -> bool:
         """Whether to refresh clusters or negatives from a new view before this epoch."""
@@ -107,7 +144,7 @@ class Trainer:
 
     def _refresh(self, epoch: int) -> View:
         chunk = self.settings.encode.search_chunk
-        head = "de" if "de" in self.terms else self.model.head_names[0]
+        head = "de" if "de" in self.objectives else self.model.head_names[0]
         queries = self.model.query_vectors(self.query_tokens, chunk, [head])[head]
         labels = self.model.label_vectors(self.label_tokens, chunk, [head])[head]
         view = View(epoch, queries.cpu().numpy(), labels.cpu().numpy(), str(self.device))
@@ -126,7 +163,7 @@ class Trainer:
         return ahead(lambda item: self.prepare(*item), enumerate(plan, first_step), partial(self.part, "plan wait"))
 
     def prepare(self, step: int, rows: NDArray[np.int64]) -> Prepared:
-        """On the host: the label pool of these queries, and the tokens of both sides in chunks."""
+        """The label pool of these queries and the tokens of both sides in chunks, on the device of the run."""
         pool = self.settings.pool
         with self.part("plan"):
             mined_QE = self.miner.sample(rows, pool.eta, self.exclude_NL, self.keys.rng("negatives", step))
@@ -135,26 +172,42 @@ class Trainer:
                 rows, self.targets_NL, self.filter_NL, mined_QE, pool.beta, pool.cap, rng, all_labels=self.all_labels
             )
         with self.part("collate"):
-            label_chunks = self._chunks(self.label_tokens, batch.labels_P) if self.model.reads_label_texts else []
-            return Prepared(batch, self._chunks(self.query_tokens, batch.rows_Q), label_chunks)
+            reads_labels = self.model.reads_label_texts
+            labels = self._chunks(step, "label", self.label_tokens, batch.labels_P) if reads_labels else []
+            queries = self._chunks(step, "query", self.query_tokens, batch.rows_Q)
+            labels_P = torch.from_numpy(batch.labels_P).to(self.device)
+            weight_P, inverse_propensity_P = (
+                None if x_L is None else x_L[labels_P] for x_L in (self.label_weight_L, self.inverse_propensity_L)
+            )
+            truth = Truth.of_batch(batch, self.device).with_propensities(inverse_propensity_P)
+            seed = self.keys.seed_for("heads", step, 0)
+            return Prepared(batch, queries, labels, labels_P, truth, weight_P, seed)
 
-    def _chunks(self, tokens: Ragged, rows: NDArray[np.int64]) -> list[Tokens]:
+    def _chunks(self, step: int, side: Side, tokens: Ragged, rows: NDArray[np.int64]) -> list[Chunk]:
         size = self.settings.encode.chunk or max(len(rows), 1)
-        starts = range(0, len(rows), size)
-        return [self.model.encoder.collate(tokens.take(rows[start : start + size])) for start in starts]
+        parts = [tokens.take(rows[start : start + size]) for start in range(0, len(rows), size)]
+        return [
+            Chunk(to_device(self.model.encoder.collate(part), self.device), self.keys.seed_for(side, step, number))
+            for number, part in enumerate(parts)
+        ]
 
     def step(self, step: int, prepared: Prepared) -> Record:
-        """Train on a prepared batch; returns its record."""
-        batch = prepared.batch
+        """Train on a prepared batch, unless a number is not finite; returns its record."""
         started = time.perf_counter()
-        with self.part("to device"):
-            tensors = self.on_device(prepared)
-        with compiled_by_torch(self.settings.compile):
-            loss, norm, values = self.train_step(step, batch, tensors)
+        batch, record = prepared.batch, {"loss": 0.0, "gradient_norm": 0.0, "terms": {}}
+        if len(batch.rows_Q):
+            with self.compiled():
+                loss, values = self.backward(step, prepared)
+            with self.part("clip and check"):
+                norm = self.optimizers.clip()
+                numbers = torch.stack([loss, norm, *values.values()]).tolist()
+            if not math.isfinite(numbers[0]) or not math.isfinite(numbers[1]):
+                raise self._diverged(step, batch, dict(zip(("loss", "gradient norm", *values), numbers, strict=True)))
+            self.optimizers.step(self.part)
+            terms = dict(zip(values, numbers[2:], strict=True))
+            record = {"loss": numbers[0], "gradient_norm": numbers[1], "terms": terms}
         return {
-            "loss": loss,
-            "gradient_norm": norm,
-            "terms": values,
+            **record,
             "queries": len(batch.rows_Q),
             "pool": len(batch.labels_P),
             "positives": len(batch.positives[0]) / max(len(batch.rows_Q), 1),
@@ -163,45 +216,58 @@ class Trainer:
             "seconds": time.perf_counter() - started,
         }
 
-    def on_device(self, prepared: Prepared) -> DeviceBatch:
-        """The prepared batch as tensors on the device of the run."""
-        batch = prepared.batch
-        labels_P = torch.from_numpy(batch.labels_P).to(self.device)
-        inverse_propensity_L = self.inverse_propensity_L
-        inverse_propensity_P = None if inverse_propensity_L is None else inverse_propensity_L[labels_P]
-        blocks = LabelBlocks.of_batch(batch, self.device) if self.streams else None
-        return DeviceBatch(
-            query_chunks=[to_device(chunk, self.device) for chunk in prepared.query_chunks],
-            label_chunks=[to_device(chunk, self.device) for chunk in prepared.label_chunks],
-            labels_P=labels_P,
-            truth=Truth.of_batch(batch, self.device).with_propensities(inverse_propensity_P),
-            label_weight_P=None if self.label_weight_L is None else self.label_weight_L[labels_P],
-            blocks=blocks.with_propensities(inverse_propensity_L) if blocks else None,
-        )
+    def backward(self, step: int, prepared: Prepared) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of a batch; leaves its gradients in the parameters.
 
-    def train_step(self, step: int, batch: Batch, tensors: DeviceBatch) -> tuple[float, float, dict[str, float]]:
-        """Forward, backward and update; refuses to update from non-finite numbers."""
-        if not len(batch.rows_Q):
-            return 0.0, 0.0, {}
-        loss, values = self.compute(step, tensors)
-        with self.part("clip and check"):
-            norm = self.optimizers.clip()
-            numbers = torch.stack([loss, norm, *values.values()]).tolist()
-        if not math.isfinite(numbers[0]) or not math.isfinite(numbers[1]):
-            raise self._diverged(step, batch, dict(zip(("loss", "gradient norm", *values), numbers, strict=True)))
-        self.optimizers.step(self.part)
-        return numbers[0], numbers[1], dict(zip(values, numbers[2:], strict=True))
+        Tables of streaming heads get no gradient: the optimizers make their updates.
 
-    def compute(self, step: int, tensors: DeviceBatch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """The loss of a batch and its parts; leaves gradients in the parameters."""
+        Returns:
+            The total, and the value of every term and direction as `head/term/direction`; all detached scalars.
+        """
         self.model.train()
+        encode = partial(ChunkedEncoding, self.model.encoder, autocast=self.autocast)
+        labels = None  # the side that is encoded last keeps the graph of its last chunk
+        with self.part("encode forward"):
+            queries = encode(prepared.queries, "query", keep_last=not prepared.labels)
+            if prepared.labels:
+                labels = encode(prepared.labels, "label")
+        with self.part("scores and losses"):
+            total, values = self._heads(step, prepared, queries.x_BD, labels.x_BD if labels else None)
+        with self.part("encode backward"):
+            if labels:
+                labels.backward()
+            queries.backward()
+        return total, values
 
-        def seed_for(purpose: str, chunk: int) -> int:
-            return self.keys.seed_for(purpose, step, chunk)
-
-        return forward_backward(
-            self.model, tensors, self.terms, seed_for, self.autocast, self.optimizers.rows, self.part
-        )
+    def _heads(
+        self, step: int, prepared: Prepared, x_QD: Tensor, x_PD: Tensor | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss; leaves its gradient in the encoder's vectors and the parameters of the heads."""
+        torch.manual_seed(prepared.seed)
+        total = torch.zeros((), device=x_QD.device)
+        values: dict[str, Tensor] = {}
+        roots: dict[Tensor, Tensor] = {}  # where backward starts, with the gradients there
+        for name, objective in self.objectives.items():
+            head, weight_P = cast(Head, self.model.heads[name]), prepared.label_weight_P
+            with self.autocast():
+                q_QD = head.queries(x_QD)
+            if name in self.streaming:
+                seed_for = partial(self.keys.seed_for, f"rows {name}", step)
+                engine, scores = all_labels(head, objective, q_QD, prepared.truth, weight_P, seed_for)
+                assert self.optimizers.rows is not None, "a streaming head has a table"
+                self.optimizers.rows.backward(engine, scores)
+                roots[q_QD] = scores.dq_QD.to(q_QD.dtype)
+                found = engine.evaluation
+            else:
+                with self.autocast():
+                    z_PD = head.labels(x_PD, prepared.labels_P)
+                    found = evaluate_vectors(objective, q_QD, z_PD, prepared.truth, weight_P, head.score_bound)
+            total = total + objective.share * found.total
+            values |= {f"{name}/{direction}": value for direction, value in found.values.items()}
+        if total.requires_grad:
+            roots[total] = torch.ones_like(total)
+        torch.autograd.backward(list(roots), list(roots.values()))
+        return total.detach(), values
 
     def _diverged(self, step: int, batch: Batch, numbers: Mapping[str, float]) -> DivergedError:
         bad = ", ".join(name for name, value in numbers.items() if not math.isfinite(value))
@@ -223,35 +289,9 @@ class Trainer:
         return torch.from_numpy(weights_L / weights_L.mean()).float().to(self.device)
 
     def _inverse_propensities(self) -> torch.Tensor | None:
-        if not any(term.objective.needs_propensities for term in self.terms.values()):
+        if not any(objective.needs_propensities for objective in self.objectives.values()):
             return None
         return torch.from_numpy(self._inverse_propensity_L()).float().to(self.device)
 
     def _inverse_propensity_L(self) -> NDArray[np.float64]:
         return inverse_propensity(self.targets_NL, *propensity_parameters(self.data.name))
-
-
-def ahead(
-    function: Callable[[Item], Result],
-    items: Iterable[Item],
-    waiting: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
-) -> Iterator[Result]:
-    """`map`, with the next result computed in a thread while the current one is used.
-
-    Args:
-        waiting: context manager around waits for a result.
-    """
-
-    def awaited(future: Future[Result]) -> Result:
-        with waiting():
-            return future.result()
-
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        pending: Future[Result] | None = None
-        for item in items:
-            following = pool.submit(function, item)
-            if pending is not None:
-                yield awaited(pending)
-            pending = following
-        if pending is not None:
-            yield awaited(pending)

@@ -13,7 +13,8 @@ import torch
 from xmclab.api import Tokens
 from xmclab.errors import DataError
 from xmclab.model.encoders.hf import HuggingFace
-from xmclab.training.step import ChunkedEncoding
+from xmclab.training.batches import Chunk
+from xmclab.training.trainer import ChunkedEncoding
 
 TEXTS = ["red green blue", "red", "blue blue red green green red", ""]
 
@@ -128,7 +129,7 @@ def test_replayed_chunks_have_the_gradient_of_the_whole_under_dropout(folder: Pa
         outputs.append(encoder(chunk))
     torch.cat(outputs).cumsum(0).square().sum().backward()
     expected = gradients()
-    encoding = ChunkedEncoding(encoder, chunks, "query", lambda purpose, chunk: chunk, contextlib.nullcontext)
+    encoding = ChunkedEncoding(encoder, list(map(Chunk, chunks, range(len(chunks)))), "query", contextlib.nullcontext)
     encoding.x_BD.cumsum(0).square().sum().backward()
     encoding.backward()
     for a, b in zip(gradients(), expected, strict=True):

@@ -1,4 +1,4 @@
-"""None"""
+"""Random negatives are none of the query's labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""None"""
+"""Cluster batches: similar queries together, every query once."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-import xmclab.training.streaming
+import xmclab.objectives.engine
+import xmclab.training.trainer
 from xmclab.data import open_dataset
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
@@ -29,7 +30,7 @@ def take_steps(made: Trainer, steps: int) -> list[float]:
     values = []
     for step in range(steps):
         prepared = made.prepare(0, made.rows_N[:48])
-        values.append(made.train_step(step, prepared.batch, made.on_device(prepared))[0])
+        values.append(made.step(step, prepared)["loss"])
     made.model.settle()
     return values
 
@@ -64,11 +65,12 @@ def test_training_lowers_it(name):
 
 @pytest.mark.parametrize("name", BINARY)
 def test_binary_losses_stream_over_all_labels_to_the_same_weights(name, monkeypatch):
-    monkeypatch.setattr(xmclab.training.streaming, "CELLS", 48 * 30)  # several blocks
+    monkeypatch.setattr(xmclab.objectives.engine, "CELLS_KEPT", 0)
+    monkeypatch.setattr(xmclab.objectives.engine, "CELLS_OF_BLOCK", 48 * 30)  # several blocks
     options = ["head.de=none", f"loss.clf={name}", "reduction.clf=ova", "optim.clip=0"]
     streaming = make_trainer(*options)
-    assert streaming.terms["clf"].streams
-    monkeypatch.setattr(xmclab.training.streaming, "can_stream", lambda objective, weighted: False)
+    assert streaming.streaming == {"clf"}
+    monkeypatch.setattr(xmclab.training.trainer, "streams", lambda *_: False)
     plain = make_trainer(*options)
     for made in (streaming, plain):
         made.model.double()
@@ -82,5 +84,5 @@ def test_a_step_leaves_no_tensor_behind_on_the_cpu(name):
     """On the `meta` device any operation that mixes in a tensor of the CPU raises."""
     made = make_trainer("device=meta", f"loss.clf={name}")
     prepared = made.prepare(0, made.rows_N[:48])
-    loss, values = made.compute(0, made.on_device(prepared))
+    loss, values = made.backward(0, prepared)
     assert {tensor.device.type for tensor in (loss, *values.values())} == {"meta"}

@@ -14,7 +14,7 @@ from xmclab.model.heads.classifier import Classifier
 from xmclab.objectives.objective import Objective, Term
 from xmclab.objectives.reductions.pal_n import PalN
 from xmclab.objectives.truth import Truth
-from xmclab.training.streaming import AllLabels, LabelBlocks
+from xmclab.training.streaming import all_labels
 from xmclab_losses.ds import DecoupledSoftmax
 
 each_loss = pytest.mark.parametrize("name", ["pw_bce", "unbiased_bce", "unbiased_bce(form='exact')"])
@@ -103,10 +103,8 @@ def test_blocks_of_all_labels_have_the_propensities_of_their_labels():
     pw = xmclab.objective("pw_bce", "ova").terms
     objective = Objective([Term("scaled", 1.0, Scaled(), PalN()), *pw], q2l_share=0.5)
     q_QD = torch.randn(4, 3, dtype=torch.float64)
-    blocks = LabelBlocks.of_batch(made, "cpu", 3).with_propensities(inverse_L)
-    step = AllLabels(head, objective, 1.0, q_QD, blocks, None, lambda block: block)
-    step.backward()
-    s_QP = q_QD @ head.psi.weight.detach().T
-    whole = objective.evaluate(s_QP, Truth.of_batch(made, "cpu").with_propensities(inverse_L))
-    for found, expected in zip(step.parts, whole.parts, strict=True):
-        torch.testing.assert_close(found.value, expected.value)
+    truth = Truth.of_batch(made, "cpu").with_propensities(inverse_L)
+    engine, _ = all_labels(head, objective, q_QD, truth, None, lambda label: label, block=3)
+    engine.backward()
+    whole = objective.evaluate(q_QD @ head.psi.weight.detach().T, truth)
+    torch.testing.assert_close(engine.evaluation.values, whole.values)

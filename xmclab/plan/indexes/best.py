@@ -54,4 +54,4 @@ def _keep_compiled(ids_NK: Tensor, scores_NK: Tensor, rows_Q: Tensor, s_QP: Tens
     parts = max(1, min(torch.get_num_threads(), len(rows_Q) * len(labels_P) // WORTH_A_THREAD))
     pieces = list(zip(rows_Q.tensor_split(parts), s_QP.tensor_split(parts), strict=True))
     kept, labels = (ids_NK.numpy(), scores_NK.numpy()), labels_P.numpy()
-    in_threads(lambda piece: keep(*kept, piece[0].numpy(), piece[1].numpy(), labels), pieces)
+    in_threads(keep, [(*kept, rows.numpy(), s.numpy(), labels) for rows, s in pieces])

@@ -203,18 +203,6 @@ class NotSoftplus(BinaryLoss):
 
 
 @dataclass
-class OverwritesOdds(BinaryLoss):
-    def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
-        return softplus(s_QP) - y_QP * s_QP
-
-    def of_negatives(self, s_QP: Tensor) -> tuple[Tensor, Tensor]:
-        return softplus(s_QP).sum(), s_QP.sigmoid()
-
-    def of_negative_odds(self, e_QP: Tensor) -> tuple[Tensor, Tensor]:
-        return e_QP.log1p().sum(), e_QP.div_(1 + e_QP)
-
-
-@dataclass
 class UnweightedPairs(BinaryLoss):
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         return softplus(s_QP) - y_QP * s_QP
@@ -288,7 +276,6 @@ def xmclab_parts() -> list[object]:
         "closed_form__slope": WrongSlope,
         "closed_form__negatives": ForgetsHalf,
         "closed_form__not_softplus": NotSoftplus,
-        "closed_form__odds": OverwritesOdds,
         "closed_form__pairs": UnweightedPairs,
         "memory__triplets": EveryTriplet,
         "temperature__twice": DividesAgain,

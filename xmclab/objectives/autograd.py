@@ -1,0 +1,46 @@
+"""Terms without a closed form: the loss of every pair as a matrix, differentiated by torch."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from xmclab.errors import PluginError, Problem
+
+if TYPE_CHECKING:
+    from xmclab.objectives.objective import Direction
+    from xmclab.objectives.truth import Truth
+
+
+def value_by_autograd(direction: Direction, s_QP: Tensor, truth: Truth, label_weight_P: Tensor | None) -> Tensor:
+    """The value of a direction, with a graph to the scores."""
+    by_label, term = direction.anchors == "l2q", direction.term
+    truth = truth.transposed if by_label else truth
+    s_QP = (s_QP.T if by_label else s_QP) / direction.temperature
+    y_QP = truth.matrix(s_QP.dtype)
+    in_cells = term.binary and not term.over_cells  # the mean over all cells
+    w_QP = y_QP.new_ones(()).expand_as(y_QP) if in_cells else term.reduction.weights(y_QP)
+    if len(truth.ignored_row_I):
+        w_QP = truth.hide_ignored(w_QP.clone(), 0.0)
+    normaliser = (w_QP > 0).sum().clamp(min=1) if in_cells else term.reduction.normaliser(w_QP)
+    if label_weight_P is not None:
+        w_QP = w_QP * label_weight_P.to(w_QP.dtype).unsqueeze(1 if by_label else 0)
+    # The score of a cell without a weight is finite: that keeps NaN out of the gradient.
+    s_QP = s_QP.masked_fill(w_QP == 0, 0) if term.binary else truth.hide_ignored(s_QP.clone(), -math.inf)
+    t_QP = y_QP if in_cells else term.reduction.targets(y_QP)
+    if truth.inverse_propensity_E is not None and term.loss.targets == "inverse_propensity":
+        at = truth.row_E, truth.column_E
+        t_QP = t_QP.index_put(at, t_QP[at] * truth.inverse_propensity_E.to(t_QP.dtype))
+    l_QP = term.loss.terms(s_QP, t_QP)
+    if l_QP.shape != s_QP.shape:
+        raise PluginError(
+            Problem(
+                f"loss {term.name!r}",
+                f"terms() returned shape {tuple(l_QP.shape)} for scores of shape {tuple(s_QP.shape)}",
+                "return one value per pair; leave sums and averages to the reduction",
+            )
+        )
+    # Pairs without a weight add exactly 0, even if their loss is inf (0 * inf is NaN).
+    return (w_QP * l_QP.masked_fill(w_QP == 0, 0)).sum() / normaliser

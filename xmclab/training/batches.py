@@ -1,0 +1,64 @@
+"""The input of a step, prepared in a thread while the step before it computes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
+
+from torch import Tensor
+
+from xmclab.api import Batch, Tokens
+from xmclab.objectives.truth import Truth
+
+Part = Callable[[str], contextlib.AbstractContextManager[object]]  # times a named part of the work
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Chunk(NamedTuple):
+    """Texts that are encoded together, and the seed of their dropout."""
+
+    tokens: Tokens
+    seed: int
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A batch, and its tensors on the device of the run."""
+
+    batch: Batch
+    queries: list[Chunk]
+    labels: list[Chunk]  # empty when no head reads label texts
+    labels_P: Tensor
+    truth: Truth
+    label_weight_P: Tensor | None
+    seed: int  # of the heads
+
+
+def ahead(
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    waiting: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+) -> Iterator[Result]:
+    """`map`, with the next result computed in a thread while the current one is used.
+
+    Args:
+        waiting: context manager around waits for a result.
+    """
+
+    def awaited(future: Future[Result]) -> Result:
+        with waiting():
+            return future.result()
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        pending: Future[Result] | None = None
+        for item in items:
+            following = pool.submit(function, item)
+            if pending is not None:
+                yield awaited(pending)
+            pending = following
+        if pending is not None:
+            yield awaited(pending)
