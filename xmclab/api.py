@@ -308,11 +308,11 @@ class Reduction(ABC):
         """
 
     def normaliser(self, w_QP: Tensor) -> Tensor:
-        """The divisor of the weighted sum; by default the number of anchors with a positive weight.
+        """Optional: the divisor of the weighted sum, instead of the number of anchors with a positive weight.
 
         Like weights, that of a multi-class reduction must not depend on columns of zeros.
         """
-        return (w_QP > 0).any(dim=1).sum().clamp(min=1)
+        raise NotImplementedError(f"{type(self).__name__} has no normaliser of its own")
 
     def cell_weight(self, cells: int) -> float:
         """Optional, if all cells weigh the same: the weight of each of this many cells, including the normaliser.
@@ -320,6 +320,10 @@ class Reduction(ABC):
         Avoids the weight matrix, and lets a binary loss stream over blocks of all labels.
         """
         raise NotImplementedError(f"{type(self).__name__} does not weigh all cells alike")
+
+    def defines(self, word: str) -> bool:
+        """Whether it has this optional method."""
+        return _defined_with(self, word)
 
     @property
     def weighs_cells_alike(self) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 from xmclab.api import BinaryLoss, Loss, MultiClassLoss, Reduction
 from xmclab.errors import ConfigError
 from xmclab.host import build_objective
-from xmclab.objectives import parse_expression
+from xmclab.objectives import Term, divisor, parse_expression
 from xmclab_kit.core import Broken, Subject, check_close, check_finite, described, identical, named, numbers, seed
 from xmclab_kit.structure import OPTIONS, structural_laws
 
@@ -103,6 +103,11 @@ def family(subject: Subject) -> None:
             raise Broken(f"{name} is {getattr(subject.cls, name)!r}")
 
 
+def divided_by(subject: Subject, w_QP: Tensor) -> Tensor:
+    """The divisor of the weighted sum: its normaliser, or the number of anchors."""
+    return divisor(Term(subject.name, 1.0, _Softmax(), subject.part), w_QP)
+
+
 @LAWS.law(
     says="weights() and targets() return the shape and type of y_QP, normaliser() a single number above 0",
     fix="a weight for every cell, 0 where it does not count; clamp(min=1) a count that may be 0",
@@ -116,11 +121,11 @@ def shape(subject: Subject, example: Targets) -> None:
             result = getattr(subject.part, name)(y_QP.clone())
             if not isinstance(result, Tensor) or result.shape != y_QP.shape or result.dtype != dtype:
                 raise Broken(f"{name}() returned {described(result)} for {described(y_QP)}")
-        divisor = subject.part.normaliser(weights(subject.part, y_QP))
-        if not isinstance(divisor, Tensor) or divisor.ndim != 0:
-            raise Broken(f"normaliser() returned {described(divisor)}, not a tensor of one number")
-        if not 0 < float(divisor) < torch.inf:
-            raise Broken(f"normaliser() returned {float(divisor)}")
+        found = divided_by(subject, weights(subject.part, y_QP))
+        if not isinstance(found, Tensor) or found.ndim != 0:
+            raise Broken(f"normaliser() returned {described(found)}, not a tensor of one number")
+        if not 0 < float(found) < torch.inf:
+            raise Broken(f"normaliser() returned {float(found)}")
 
 
 @LAWS.law(
@@ -237,7 +242,7 @@ def columns(subject: Subject, example: Widened) -> None:
     seen, expected = (subject.part.targets(y.clone()) for y in (example.wide_QW, example.y_QP))
     check_close(seen[:, places], expected, "target in the wider matrix", rtol=1e-7)
     if subject.cls.accepts == "multiclass":
-        seen, expected = (subject.part.normaliser(w.clone()) for w in (wide_QW, narrow_QP))
+        seen, expected = (divided_by(subject, w.clone()) for w in (wide_QW, narrow_QP))
         check_close(seen, expected, "normaliser of the wider matrix", rtol=1e-7)
 
 
@@ -263,7 +268,7 @@ def cell_weight(subject: Subject, example: Targets) -> None:
     if subject.part.weighs_cells_alike:
         w_QP = weights(subject.part, example.y_QP)
         alike_QP = torch.full_like(w_QP, subject.part.cell_weight(w_QP.numel()))
-        check_close(alike_QP, w_QP / subject.part.normaliser(w_QP), "cell_weight() in every cell", rtol=1e-7, atol=1e-9)
+        check_close(alike_QP, w_QP / divided_by(subject, w_QP), "cell_weight() in every cell", rtol=1e-7, atol=1e-9)
 
 
 @LAWS.law(

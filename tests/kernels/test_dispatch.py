@@ -61,7 +61,7 @@ def test_an_accelerator_replaces_what_it_is_for_and_torch_compiles_the_rest_wher
     monkeypatch.setattr(dispatch, "_compiled", lambda function: lambda x: "torch")
     monkeypatch.setattr(dispatch, "WORTH_A_PASS", 100)
     few, many = torch.zeros(2, 2), torch.zeros(40, 40)
-    function = dispatch.accelerated_by("scores", when=dispatch.for_loops, by_torch=True)(plain)
+    function = dispatch.accelerated_by("scores", when=dispatch.large_matrix, by_torch=True)(plain)
     assert [function(few), function(many), function(many.double()), function(many.T[1:])] == [
         "plain",
         "numba",
@@ -72,7 +72,7 @@ def test_an_accelerator_replaces_what_it_is_for_and_torch_compiles_the_rest_wher
         assert [function(few), function(many), function(many.double())] == ["torch", "numba", "torch"]
     assert function(few) == "plain"
     with dispatch.compiled_by_torch():
-        assert dispatch.accelerated_by("scores", when=dispatch.for_loops)(plain)(few) == "plain"
+        assert dispatch.accelerated_by("scores", when=dispatch.large_matrix)(plain)(few) == "plain"
 
 
 @pytest.mark.usefixtures("fresh")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from xmclab.kernels import dispatch
 from xmclab.kernels import tables as table_loops
 from xmclab.model import tables
 from xmclab.model.tables import RowOptimizer, RowTable
@@ -37,7 +38,7 @@ def test_compiled_updates_give_the_same_rows(
     rule: str, dtype: str, width: int, in_blocks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = trained(rule, dtype, width, in_blocks)
-    monkeypatch.setattr(tables, "WORTH_LOOPS", 0)
+    monkeypatch.setattr(dispatch, "WORTH_LOADING", 0)
     for name in ("read", "write") if not in_blocks else ():
         monkeypatch.setattr(tables, name, None)
     for worth in (1 << 62, 1):  # one thread, and several
@@ -55,7 +56,7 @@ def test_compiled_updates_of_few_and_repeated_rows(
 ) -> None:
     rows = []
     for worth in (1 << 62, 0):
-        monkeypatch.setattr(tables, "WORTH_LOOPS", worth)
+        monkeypatch.setattr(dispatch, "WORTH_LOADING", worth)
         torch.manual_seed(4)
         table = RowTable(4, 7, lr=0.1, optimizer=rule, dtype=dtype)
         torch.nn.init.normal_(table.weight)
@@ -73,7 +74,7 @@ def test_totals_grow_by_the_mean_square(width: int, monkeypatch: pytest.MonkeyPa
     g = torch.randn(5, width, generator=torch.Generator().manual_seed(0))
     totals = []
     for worth in (1 << 62, 0):
-        monkeypatch.setattr(tables, "WORTH_LOOPS", worth)
+        monkeypatch.setattr(dispatch, "WORTH_LOADING", worth)
         total, rows = torch.ones(9), torch.tensor([8, 2, 3, 0, 5])
         assert torch.equal(tables.add_mean_squares(total, rows, g), total[rows])
         totals.append(total)

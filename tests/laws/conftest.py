@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from xmclab.objectives import engine, softmax
+from xmclab.objectives import engine
 
 
 @dataclass
@@ -100,5 +100,5 @@ def way(request: pytest.FixtureRequest) -> Iterator[None]:
         if request.param == "blocks of any scores":
             for name, value in {"NEAR": -1.0, "CELLS_KEPT": 0, "CELLS_OF_BLOCK": 12}.items():
                 patch.setattr(engine, name, value)
-            patch.setattr(softmax, "CELLS_OF_SLICE", 6)
+            patch.setattr(engine, "CELLS_OF_SLICE", 6)
         yield

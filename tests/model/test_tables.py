@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from xmclab.kernels import dispatch
 from xmclab.model import tables
 from xmclab.model.tables import RowOptimizer, RowTable, rounded_at_random
 
@@ -14,7 +15,7 @@ ROWS, WIDTH, STEPS = 12, 5, 25
 @pytest.fixture(params=["plain", "compiled"])
 def both(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run a test with torch, and with the compiled loops."""
-    monkeypatch.setattr(tables, "WORTH_LOOPS", 1 << 62 if request.param == "plain" else 0)
+    monkeypatch.setattr(dispatch, "WORTH_LOADING", 1 << 62 if request.param == "plain" else 0)
 
 
 def make_table(optimizer: str = "adamw", lr: float = 0.1) -> RowTable:

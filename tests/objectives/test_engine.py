@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 import xmclab
 from xmclab.host.compose import build_objective
 from xmclab.host.registry import default_registry
-from xmclab.objectives import engine, softmax
+from xmclab.objectives import engine
 from xmclab.objectives.engine import Engine, Vectors, evaluate_vectors
 from xmclab.objectives.expr import parse_expression
 from xmclab.objectives.objective import Objective, Term
@@ -34,7 +34,7 @@ def way(request, monkeypatch):
     """A way through the closed forms, whatever the size of the scores and of their matrix."""
     for name, value in WAYS[request.param].items():
         monkeypatch.setattr(engine, name, value)
-    monkeypatch.setattr(softmax, "CELLS_OF_SLICE", 7)
+    monkeypatch.setattr(engine, "CELLS_OF_SLICE", 7)
 
 
 @pytest.mark.usefixtures("way")
@@ -146,7 +146,7 @@ class Sizes(TorchDispatchMode):
 @pytest.mark.parametrize("bound", [1.0, 1e9])
 @pytest.mark.parametrize("expression", ["ds", "supcon", "bce", "ds+bce"])
 def test_one_score_matrix_is_made_and_of_a_large_one_blocks_only(monkeypatch, expression, bound):
-    monkeypatch.setattr(softmax, "CELLS_OF_SLICE", 700)
+    monkeypatch.setattr(engine, "CELLS_OF_SLICE", 700)
     q_QD, z_PD = vectors(torch.float32, 60, 70)
     truth = Truth.of_matrix(torch.eye(60, 70))
     objective = xmclab.objective(expression, symmetric=True)

@@ -39,7 +39,7 @@ def test_narrow_rows_hold_the_targets_of_each_anchor_from_the_left(seed: int) ->
         (truth.queries, truth.matrix(torch.float32)),
         (truth.labels, truth.matrix(torch.float32).T),
     ):
-        y_AM = anchors.narrow(truth.target_E)
+        y_AM = anchors.target_AM
         assert torch.equal(y_AM.view(-1)[anchors.place_E], truth.target_E)
         for full, short in zip(full_AP[anchors.ids_A], y_AM, strict=True):
             assert short[: (full > 0).sum()].tolist() == full[full > 0].tolist()
@@ -53,7 +53,7 @@ def test_everything_is_made_on_the_device(device: str) -> None:
     rows, columns = np.array([0, 1, 1]), np.array([2, 0, 1])
     batch = Batch(np.arange(2), np.arange(3), (rows, columns, np.ones(3, np.float32)), (np.array([0]), np.array([1])))
     truth = Truth.of_batch(batch, device)
-    narrow = [anchors.narrow(truth.target_E) for anchors in (truth.queries, truth.labels)]
+    narrow = [truth.queries.target_AM, truth.labels.target_AM]
     made = [*narrow, truth.matrix(torch.float64), truth.transposed.matrix(torch.float32)]
     assert {tensor.device.type for tensor in made} == {device}
     assert [tuple(x.shape) for x in narrow] == [(2, 2), (3, 1)]

@@ -115,7 +115,12 @@ def _compiled(plain: Function) -> Function:
     return compiled
 
 
-def for_loops(x: Tensor) -> bool:
+def large_table(x: Tensor, *_: object) -> bool:
+    """Whether compiled loops should handle this table: on a CPU, and torch not done before numba is imported."""
+    return x.device.type == "cpu" and x.numel() >= WORTH_LOADING
+
+
+def large_matrix(x: Tensor, *_: object) -> bool:
     """Whether compiled passes should handle this matrix: large, contiguous, in float32, on a CPU."""
     if x.device.type != "cpu" or x.numel() < WORTH_A_PASS or x.dtype.itemsize != 4:
         return False

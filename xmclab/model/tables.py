@@ -9,13 +9,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from xmclab.kernels.dispatch import accelerated_by
+from xmclab.kernels.dispatch import accelerated_by, large_table
 from xmclab.kernels.pages import in_large_pages, random_bits
 
 TableOptimizer = Literal["adamw", "adagrad", "sgd"]
 TableDtype = Literal["float32", "bfloat16"]
 TINY = 1e-30  # even an extreme decay leaves a factor to divide by
-WORTH_LOOPS = 100_000  # numbers of a table: with fewer, torch is done before numba is imported
 SMALLEST_SCALE = 2.0**-10  # rows are rescaled below it, far from where numbers lose digits
 
 Rows = Tensor | slice  # distinct ids, or a block of neighbours
@@ -82,12 +81,7 @@ class _Lookup(torch.autograd.Function):
         return sparse_gradient(ids_P, g_PD, ctx.shape), None, None
 
 
-def by_rows(table: Tensor, *_: Any) -> bool:
-    """Whether compiled loops update this table."""
-    return table.device.type == "cpu" and table.numel() >= WORTH_LOOPS
-
-
-@accelerated_by("tables", when=by_rows)
+@accelerated_by("tables", when=large_table)
 def gather(weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
     """scale * weight[ids], in at least float32."""
     rows_PD = widened(weight.index_select(0, ids_P))
@@ -190,7 +184,7 @@ class RowOptimizer(torch.optim.Optimizer):
             add_by_moments(weight, state["moments"], rows, g_PD, rates, decay, -lr * correction2 / correction1)
 
 
-@accelerated_by("tables", when=lambda total, rows, g_PD: by_rows(g_PD))
+@accelerated_by("tables", when=lambda total, rows, g_PD: large_table(g_PD))
 def add_mean_squares(total: Tensor, rows: Rows, g_PD: Tensor) -> Tensor:
     """Add the mean squares of these rows to their totals, which are returned."""
     squares_PD = g_PD.square()
@@ -203,7 +197,7 @@ def add_mean_squares(total: Tensor, rows: Rows, g_PD: Tensor) -> Tensor:
     return total_P
 
 
-@accelerated_by("tables", when=by_rows)
+@accelerated_by("tables", when=large_table)
 def add(weight: Tensor, rows: Rows, direction_PD: Tensor, decay: float, factor_P: Tensor) -> None:
     """weight[rows] = decay * weight[rows] + factor * direction"""
     rows_PD = read(weight, rows)
@@ -211,7 +205,7 @@ def add(weight: Tensor, rows: Rows, direction_PD: Tensor, decay: float, factor_P
     write(weight, rows, rows_PD.copy_(rounded_at_random(values_PD)) if weight.dtype == torch.bfloat16 else values_PD)
 
 
-@accelerated_by("tables", when=by_rows)
+@accelerated_by("tables", when=large_table)
 def add_by_moments(
     weight: Tensor,
     moments: Tensor,

@@ -10,17 +10,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from xmclab.objectives.engine import divisor
     from xmclab.objectives.expr import TermSpec, parse_expression
     from xmclab.objectives.objective import Objective, Term
     from xmclab.objectives.reductions.psl import Psl
 
-__all__ = ["Objective", "Psl", "Term", "TermSpec", "parse_expression"]
+__all__ = ["Objective", "Psl", "Term", "TermSpec", "divisor", "parse_expression"]
 
 _LAZY = {
     "Objective": "objective",
     "Psl": "reductions.psl",
     "Term": "objective",
     "TermSpec": "expr",
+    "divisor": "engine",
     "parse_expression": "expr",
 }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from xmclab.errors import PluginError, Problem
+from xmclab.objectives.engine import divisor
 
 if TYPE_CHECKING:
     from xmclab.objectives.objective import Direction
@@ -24,12 +25,12 @@ def value_by_autograd(direction: Direction, s_QP: Tensor, truth: Truth, label_we
     w_QP = y_QP.new_ones(()).expand_as(y_QP) if in_cells else term.reduction.weights(y_QP)
     if len(truth.ignored_row_I):
         w_QP = truth.hide_ignored(w_QP.clone(), 0.0)
-    normaliser = (w_QP > 0).sum().clamp(min=1) if in_cells else term.reduction.normaliser(w_QP)
+    normaliser = (w_QP > 0).sum().clamp(min=1) if in_cells else divisor(term, w_QP)
     if label_weight_P is not None:
         w_QP = w_QP * label_weight_P.to(w_QP.dtype).unsqueeze(1 if by_label else 0)
     # The score of a cell without a weight is finite: that keeps NaN out of the gradient.
     s_QP = s_QP.masked_fill(w_QP == 0, 0) if term.binary else truth.hide_ignored(s_QP.clone(), -math.inf)
-    t_QP = y_QP if in_cells else term.reduction.targets(y_QP)
+    t_QP = term.reduction.targets(y_QP) if term.changes_targets else y_QP
     if truth.inverse_propensity_E is not None and term.loss.targets == "inverse_propensity":
         at = truth.row_E, truth.column_E
         t_QP = t_QP.index_put(at, t_QP[at] * truth.inverse_propensity_E.to(t_QP.dtype))

@@ -19,20 +19,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import softplus as softplus_of
 
-from xmclab.api import BinaryLoss, MultiClassLoss, Pairs
+from xmclab.api import BinaryLoss, Loss, MultiClassLoss, Pairs
 from xmclab.errors import PluginError, Problem
-from xmclab.kernels.pages import in_large_pages
-from xmclab.objectives.softmax import NEAR, log_sums, slices, weigh_
-from xmclab.objectives.truth import Truth, check_labels
+from xmclab.kernels.dispatch import accelerated_by, large_matrix
+from xmclab.objectives.scores import Evaluation, Scores
+from xmclab.objectives.truth import Anchors, Truth, check_labels
 
 if TYPE_CHECKING:
     from xmclab.objectives.objective import Direction, Objective, Term
@@ -40,38 +39,83 @@ if TYPE_CHECKING:
 CELLS_KEPT = 1 << 24  # a matrix up to this size is one block (64 MiB of float32)
 CELLS_OF_BLOCK = 1 << 22  # size of the blocks of a larger one
 LABELS_AT_ONCE = 1536  # labels per matrix product
+NEAR = 60.0  # exp(+-60) and sums of 1e10 of them are normal float32 numbers
+WIDEST = 80.0  # and so is this exponential
+CELLS_OF_SLICE = 1 << 20  # to fit the cache of a CPU
+CELLS_OF_LAUNCH = 1 << 22  # elsewhere, where every slice costs launches
 
+Anchored = tuple[Tensor, Tensor]  # (log-sum-exp, slope) of each row, or of each column
+Closed = tuple[Tensor, Tensor, Tensor]  # (value, slope at the pairs, slope of the log-sum-exps)
 Exchange = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (n_GQ of own labels, s_E, 0 if not own) to those of all
 
 
-def alone(log_sum_GQ: Tensor, s_E: Tensor) -> tuple[Tensor, Tensor]:
-    """The exchange of a single process."""
-    return log_sum_GQ, s_E
+@accelerated_by("scores", when=large_matrix, by_torch=True)
+def log_sums(s_QB: Tensor, near: bool, by_column: bool) -> tuple[Tensor, Tensor | None]:
+    """The log-sum-exp of every row, and of every column if wanted; -inf if all candidates are absent."""
+    rows, columns = [], []
+    for _, s_RB in slices(s_QB):
+        if near:
+            e_RB = s_RB.exp()
+            rows.append(e_RB @ e_RB.new_ones(e_RB.shape[1]))  # a product with ones is the fastest sum
+            columns += [e_RB.new_ones(len(e_RB)) @ e_RB] if by_column else []
+        else:
+            rows.append(_log_sum_exp(s_RB, dim=1))
+            columns += [_log_sum_exp(s_RB, dim=0)] if by_column else []
+    row_Q, column_RB = torch.cat(rows), torch.stack(columns) if by_column else None
+    if near:
+        return row_Q.log(), None if column_RB is None else column_RB.sum(dim=0).log()
+    return row_Q, None if column_RB is None else column_RB.logsumexp(dim=0)
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """The value of an objective."""
+@accelerated_by("scores", when=large_matrix, by_torch=True)
+def weigh_(
+    s_QB: Tensor, rows: Anchored | None, columns: Anchored | None, softplus: Tensor | None, near: bool
+) -> Tensor:
+    """Overwrite s_ij by slope_i exp(s_ij - log_sum_i) + slope_j exp(s_ij - log_sum_j) + softplus / (1 + exp -s_ij).
 
-    total: Tensor  # scalar, differentiable
-    values: dict[str, Tensor]  # of each term and direction, as `ds/q2l`; detached scalars
+    Args:
+        softplus: a number, the factor of the slope of log(1 + exp s).
+
+    Returns:
+        The sum of log(1 + exp s); 0 without `softplus`.
+    """
+    values = []
+    for cut, s_RB in slices(s_QB):
+        slopes = []
+        if softplus is not None:
+            values.append(softplus_of(s_RB, threshold=50).sum())  # log(1 + exp(50)) is 50 in float64
+            slopes.append(s_RB.sigmoid().mul_(softplus))
+        parts = [(rows[0][cut, None], rows[1][cut, None])] if rows else []
+        parts += [columns] if columns else []
+        if near and parts:
+            s_RB.exp_().mul_(sum(slope * (-log_sum).clamp(max=WIDEST).exp() for log_sum, slope in parts))
+        else:
+            slopes += [slope * (s_RB - _finite(log_sum)).exp_() for log_sum, slope in parts]
+            s_RB.copy_(slopes.pop())
+        for slope_RB in slopes:
+            s_RB.add_(slope_RB)
+    return torch.stack(values).sum() if values else s_QB.new_zeros(())
 
 
-class Scores(ABC):
-    """Where the scores of a block of labels come from, and where their gradient goes."""
+def slices(s_QB: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Rows in pieces, with the place of each; compiled code needs none."""
+    cells = CELLS_OF_SLICE if s_QB.device.type == "cpu" else CELLS_OF_LAUNCH
+    size = len(s_QB) if torch.compiler.is_compiling() else max(1, cells // max(s_QB.shape[1], 1))
+    for start in range(0, len(s_QB), size):
+        yield slice(start, start + size), s_QB[start : start + size]
 
-    labels: range  # of this process, among those of the truth
-    like: Tensor  # dtype and device of sums and losses
-    bound: float = math.inf  # of the absolute scores, if known
-    block: int | None = None  # labels per block; None: by size
 
-    @abstractmethod
-    def write(self, block: slice, scale: float, out_QB: Tensor) -> None:
-        """Write `scale` times the scores of these labels."""
+def _log_sum_exp(s_RB: Tensor, dim: int) -> Tensor:
+    """torch.logsumexp with the sum as a product with ones, which is faster in both directions."""
+    top = _finite(s_RB.amax(dim=dim, keepdim=True))
+    e_RB = (s_RB - top).exp_()
+    ones = s_RB.new_ones(s_RB.shape[dim])
+    return top.squeeze(dim) + (e_RB @ ones if dim == 1 else ones @ e_RB).log()
 
-    @abstractmethod
-    def backward(self, block: slice, g_QB: Tensor) -> None:
-        """Take the gradient of the scores of the block written last, in memory that the next one overwrites."""
+
+def _finite(log_sum_A: Tensor) -> Tensor:
+    """Raises that of an anchor without candidates from -inf, as -inf - -inf would be NaN."""
+    return log_sum_A.clamp(min=torch.finfo(log_sum_A.dtype).min)
 
 
 class _Group:
@@ -102,9 +146,9 @@ class Engine:
         directions: Sequence[Direction],
         label_weight_P: Tensor | None = None,
         share: float = 1.0,
-        exchange: Exchange = alone,
+        exchange: Exchange | None = None,
     ) -> None:
-        """`share`: factor of the gradient, not of the values."""
+        """`share`: factor of the gradient, not of the values. `exchange`: between processes; None: there is one."""
         self.scores, self.truth, self.directions, self.exchange = scores, truth, directions, exchange
         queries, labels = truth.shape[0], scores.labels
         size = scores.block or (len(labels) if queries * len(labels) <= CELLS_KEPT else CELLS_OF_BLOCK // queries)
@@ -113,47 +157,55 @@ class Engine:
         self.whole = len(labels) == truth.shape[1] and len(self.blocks) == 1
         widest = max((block.stop - block.start for block in self.blocks), default=0)
         # A spare cell at the end takes the list entries of other blocks.
-        self.memory = in_large_pages(scores.like.new_empty(queries * widest + 1))
+        self.memory = scores.like.new_empty(queries * widest + 1)
         self.memory[-1:].zero_()
         self.loaded: slice | None = None
         self.s_E = scores.like.new_zeros(len(truth.row_E))
-        self.pairs = [self._pairs(direction, label_weight_P) for direction in directions]
-        self.cell_weight = [self._cell_weight(term) if term.binary else 0.0 for term in (d.term for d in directions)]
+        cells = queries * truth.shape[1] - len(truth.ignored_row_I)
+        # A binary loss under a reduction that is not made for cells is the mean over all of them.
+        self.cell_weight = [
+            d.term.reduction.cell_weight(cells) if d.term.over_cells else 1 / max(cells, 1) for d in directions
+        ]
+        self.pairs = self._pairs(label_weight_P)
         self.scale = [share * direction.factor / direction.temperature for direction in directions]
         self.groups = self._grouped()
         self.competes = any(group.competes for group in self.groups.values())
         self.found: list[list[Tensor]] = [[] for _ in directions]  # parts of their values
 
-    def _pairs(self, direction: Direction, label_weight_P: Tensor | None) -> Pairs:
-        """The positives with their targets and weights, anchors as rows."""
-        truth, term, dtype = self.truth, direction.term, self.s_E.dtype
-        by_label = direction.anchors == "l2q"
-        anchors = truth.labels if by_label else truth.queries
-        target_E = truth.target_E.to(dtype)
-        y_AM = anchors.narrow(target_E)
-        if not term.binary or term.over_cells:
-            target_E = term.reduction.targets(y_AM).reshape(-1).index_select(0, anchors.place_E)
-        if term.loss.targets == "inverse_propensity":
-            if truth.inverse_propensity_E is None:
-                raise ValueError(f"loss {term.name!r} needs label propensities: pass inverse_propensity_P")
-            target_E = target_E * truth.inverse_propensity_E.to(dtype)
-        if term.binary:
-            weight_E = torch.full_like(target_E, self._cell_weight(term))
-        else:
-            w_AM = term.reduction.weights(y_AM)
-            weight_E = w_AM.reshape(-1).index_select(0, anchors.place_E) / term.reduction.normaliser(w_AM)
-            if label_weight_P is not None:
-                weight_E = weight_E * label_weight_P.to(dtype).index_select(0, truth.column_E)
-        if len(self.scores.labels) < truth.shape[1] and direction.anchors != "q2l":  # another process has the rest
-            own = self.scores.labels
-            weight_E = weight_E * ((truth.column_E >= own.start) & (truth.column_E < own.stop))
-        columns_E = truth.row_E if by_label else truth.column_E
-        return Pairs(anchors.row_E, columns_E, target_E, weight_E)
+    def _pairs(self, label_weight_P: Tensor | None) -> list[Pairs]:
+        """The positives with the targets and weights of each direction, anchors as rows."""
+        truth, like, own, pairs = self.truth, self.s_E, self.scores.labels, []
+        sides = [truth.labels if direction.anchors == "l2q" else truth.queries for direction in self.directions]
+        terms = [direction.term for direction in self.directions]
+        weights = [
+            None if term.binary else term.reduction.weights(anchors.target_AM.to(like.dtype))
+            for term, anchors in zip(terms, sides, strict=True)
+        ]
+        for direction, anchors, w_AM, cell in zip(self.directions, sides, weights, self.cell_weight, strict=True):
+            target_E = self._targets(direction.term, anchors)
+            if w_AM is None:
+                weight_E = torch.full_like(target_E, cell)
+            else:
+                weight_E = w_AM.reshape(-1).index_select(0, anchors.place_E) / divisor(direction.term, w_AM)
+                if label_weight_P is not None:
+                    weight_E = weight_E * label_weight_P.to(like.dtype).index_select(0, truth.column_E)
+            if len(own) < truth.shape[1] and direction.anchors != "q2l":  # another process has the other labels
+                weight_E = weight_E * ((truth.column_E >= own.start) & (truth.column_E < own.stop))
+            columns_E = truth.row_E if direction.anchors == "l2q" else truth.column_E
+            pairs.append(Pairs(anchors.row_E, columns_E, target_E, weight_E))
+        return pairs
 
-    def _cell_weight(self, term: Term) -> float:
-        """Of a binary term; under a reduction that is not made for cells, it is the mean over all of them."""
-        cells = self.truth.shape[0] * self.truth.shape[1] - len(self.truth.ignored_row_I)
-        return term.reduction.cell_weight(cells) if term.over_cells else 1 / max(cells, 1)
+    def _targets(self, term: Term, anchors: Anchors) -> Tensor:
+        """The targets of the pairs, as the loss expects them."""
+        target_E = self.truth.target_E.to(self.s_E.dtype)
+        if term.changes_targets:
+            target_AM = term.reduction.targets(anchors.target_AM.to(self.s_E.dtype))
+            target_E = target_AM.reshape(-1).index_select(0, anchors.place_E)
+        if term.loss.targets == "inverse_propensity":
+            if self.truth.inverse_propensity_E is None:
+                raise ValueError(f"loss {term.name!r} needs label propensities: pass inverse_propensity_P")
+            target_E = target_E * self.truth.inverse_propensity_E.to(target_E.dtype)
+        return target_E
 
     def _grouped(self) -> dict[float, _Group]:
         groups: dict[float, _Group] = {}
@@ -166,10 +218,8 @@ class Engine:
             group = groups[temperature]
             group.competes |= not term.binary
             group.by_label |= direction.anchors == "l2q"
-            if term.has_softplus_negatives:
-                group.softplus.append(number)
-            elif term.binary:
-                group.others.append(number)
+            if term.binary:
+                (group.softplus if term.has_softplus_negatives else group.others).append(number)
         return groups
 
     @property
@@ -192,29 +242,38 @@ class Engine:
                 group.log_sum_Q = torch.logaddexp(group.log_sum_Q, log_sum_Q)
                 if log_sum_B is not None:
                     group.log_sum_P[block] = log_sum_B
-        log_sum_GQ = torch.stack([group.log_sum_Q for group in competing])
-        log_sum_GQ, self.s_E = self.exchange(log_sum_GQ, self.s_E)
-        for group, log_sum_Q in zip(competing, log_sum_GQ, strict=True):
-            group.log_sum_Q = log_sum_Q
+        if self.exchange:
+            log_sum_GQ = torch.stack([group.log_sum_Q for group in competing])
+            log_sum_GQ, self.s_E = self.exchange(log_sum_GQ, self.s_E)
+            for group, log_sum_Q in zip(competing, log_sum_GQ, strict=True):
+                group.log_sum_Q = log_sum_Q
         self.gradient_E = self._close()
 
     def _close(self) -> Tensor:
         """The closed forms at the pairs: their values, and slopes of the log-sum-exps. Returns the gradient there."""
-        gradient_E = torch.zeros_like(self.s_E)
-        for number, (direction, pairs, scale) in enumerate(zip(self.directions, self.pairs, self.scale, strict=True)):
-            group = self.groups[direction.temperature]
-            s_E = group.of(self.s_E)
-            if direction.term.binary:
-                value, slope_E = sum_over_pairs(direction, s_E, pairs)
-            elif direction.anchors == "l2q":
-                ids_A = self.truth.labels.ids_A
-                value, slope_E, slope_A = sum_of_pairs(direction, s_E, group.log_sum_P.index_select(0, ids_A), pairs)
-                group.slope_P.index_add_(0, ids_A, slope_A, alpha=scale)
+        gradient_E, ids_A = torch.zeros_like(self.s_E), self.truth.labels.ids_A
+        groups = [self.groups[direction.temperature] for direction in self.directions]
+        scores = {group: group.of(self.s_E) for group in groups}
+        found = []
+        for direction, group, pairs in zip(self.directions, groups, self.pairs, strict=True):
+            loss, s_E = direction.term.loss, scores[group]
+            if isinstance(loss, MultiClassLoss):
+                by_label = direction.anchors == "l2q"
+                log_sum_A = group.log_sum_P.index_select(0, ids_A) if by_label else group.log_sum_Q
+                found.append((log_sum_A, loss.value_and_grad(s_E, log_sum_A, pairs)))
+            elif isinstance(loss, BinaryLoss) and direction.term.has_closed_pairs:
+                found.append((s_E[:0], (*loss.of_pairs(s_E, pairs.target_E, pairs.weight_E), s_E[:0])))
             else:
-                value, slope_E, slope_Q = sum_of_pairs(direction, s_E, group.log_sum_Q, pairs)
-                group.slope_Q.add_(slope_Q, alpha=scale)
+                found.append((s_E[:0], (*pairs_by_autograd(loss, s_E, pairs), s_E[:0])))
+        for number, (log_sum_A, result) in enumerate(found):
+            direction, group, scale = self.directions[number], groups[number], self.scale[number]
+            value, slope_E, slope_A = _checked(direction.term, result, self.s_E, log_sum_A)
             self.found[number][:1] = [value]
             gradient_E.add_(slope_E, alpha=scale)
+            if direction.anchors == "l2q":
+                group.slope_P.index_add_(0, ids_A, slope_A, alpha=scale)
+            elif direction.anchors == "q2l":
+                group.slope_Q.add_(slope_A, alpha=scale)
         return gradient_E
 
     def backward(self) -> None:
@@ -263,11 +322,14 @@ class Engine:
         softplus = None
         if group.softplus:
             softplus = x_QB.new_full((), sum(self.scale[n] * self.cell_weight[n] for n in group.softplus))
-        if not group.others:
-            self._add(group.softplus, weigh_(x_QB, rows, columns, softplus, group.near))
-            return x_QB
-        for cut, x_RB in slices(x_QB):
-            slopes = [self._own_slope(number, x_RB.clone()) for number in group.others]
+        for cut, x_RB in slices(x_QB) if group.others else [(slice(None), x_QB)]:
+            slopes = []
+            for number in group.others:
+                loss = self.directions[number].term.loss
+                assert isinstance(loss, BinaryLoss)
+                value, slope_RB = loss.of_negatives(x_RB.clone())
+                slopes.append((slope_RB, self.scale[number] * self.cell_weight[number]))
+                self._add([number], value)
             if group.competes or group.softplus:
                 of_rows = (rows[0][cut], rows[1][cut]) if rows else None
                 self._add(group.softplus, weigh_(x_RB, of_rows, columns, softplus, group.near))
@@ -277,38 +339,19 @@ class Engine:
                 x_RB.add_(slope_RB, alpha=scale)
         return x_QB
 
-    def _own_slope(self, number: int, x_RB: Tensor) -> tuple[Tensor, float]:
-        """The slope of a binary loss on negatives, and its factor. May overwrite the scores."""
-        loss = self.directions[number].term.loss
-        assert isinstance(loss, BinaryLoss)
-        value, slope_RB = loss.of_negatives(x_RB)
-        self._add([number], value)
-        return slope_RB, self.scale[number] * self.cell_weight[number]
-
     def _add(self, numbers: Sequence[int], of_cells: Tensor) -> None:
         """Add a sum over negative cells to the values of these directions."""
         for number in numbers:
             self.found[number].append(self.cell_weight[number] * of_cells)
 
 
-def sum_of_pairs(direction: Direction, s_E: Tensor, log_sum_A: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
-    """The closed form of a multi-class loss, with the shapes of its results checked."""
-    loss = direction.term.loss
-    assert isinstance(loss, MultiClassLoss)
-    found = loss.value_and_grad(s_E, log_sum_A, pairs)
-    shapes, wanted = [tuple(x.shape) for x in found], [(), tuple(s_E.shape), tuple(log_sum_A.shape)]
-    if shapes != wanted:
-        message = f"value_and_grad() must return a sum and its gradients, of shapes {wanted}, not {shapes}"
-        raise PluginError(Problem(type(loss).__name__, message))
-    return found
+def divisor(term: Term, w_AM: Tensor) -> Tensor:
+    """What the weighted sum is divided by; without a `normaliser`, the number of anchors with a positive weight."""
+    return term.reduction.normaliser(w_AM) if term.has_normaliser else (w_AM > 0).any(dim=1).sum().clamp(min=1)
 
 
-def sum_over_pairs(direction: Direction, s_E: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """The weighted sum of a binary loss over its pairs and its gradient, by autograd if there is no `of_pairs`."""
-    loss = direction.term.loss
-    if direction.term.has_closed_pairs:
-        assert isinstance(loss, BinaryLoss)
-        return loss.of_pairs(s_E, pairs.target_E, pairs.weight_E)
+def pairs_by_autograd(loss: Loss, s_E: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
+    """The weighted sum of a binary loss over its pairs, and its gradient."""
     with torch.enable_grad():
         s_E = s_E.detach().requires_grad_()
         value = (pairs.weight_E * loss.terms(s_E, pairs.target_E)).sum()
@@ -316,24 +359,12 @@ def sum_over_pairs(direction: Direction, s_E: Tensor, pairs: Pairs) -> tuple[Ten
     return value.detach(), slope_E
 
 
-class Matrix(Scores):
-    """Scores that are given; their gradient is a matrix."""
-
-    def __init__(self, s_QP: Tensor, bound: float = math.inf) -> None:
-        self.s_QP, self.like, self.bound = s_QP, s_QP, bound
-        self.labels = range(s_QP.shape[1])
-        self.inputs = (s_QP,)
-
-    def write(self, block: slice, scale: float, out_QB: Tensor) -> None:
-        torch.mul(self.s_QP[:, block], scale, out=out_QB)
-
-    def backward(self, block: slice, g_QB: Tensor) -> None:
-        if g_QB.shape == self.s_QP.shape:
-            self.gradients = (g_QB,)
-            return
-        if block.start == 0:
-            self.gradients = (torch.empty_like(self.s_QP),)
-        self.gradients[0][:, block] = g_QB
+def _checked(term: Term, found: Closed, s_E: Tensor, log_sum_A: Tensor) -> Closed:
+    shapes, wanted = [tuple(x.shape) for x in found], [(), tuple(s_E.shape), tuple(log_sum_A.shape)]
+    if shapes != wanted:
+        message = f"value_and_grad() must return a sum and its gradients, of shapes {wanted}, not {shapes}"
+        raise PluginError(Problem(type(term.loss).__name__, message))
+    return found
 
 
 class Vectors(Scores):
@@ -396,7 +427,7 @@ def evaluate_vectors(
 
 
 def in_closed_form(
-    scores: Matrix | Vectors, truth: Truth, directions: Sequence[Direction], label_weight_P: Tensor | None
+    scores: Scores, truth: Truth, directions: Sequence[Direction], label_weight_P: Tensor | None
 ) -> Evaluation:
     """The value of directions that have a closed form."""
     device = scores.like.device.type
@@ -412,7 +443,7 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        scores: Matrix | Vectors,
+        scores: Scores,
         truth: Truth,
         directions: Sequence[Direction],
         label_weight_P: Tensor | None,

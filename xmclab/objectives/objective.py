@@ -12,7 +12,8 @@ from torch import Tensor
 
 from xmclab.api import Loss, Reduction
 from xmclab.objectives.autograd import value_by_autograd
-from xmclab.objectives.engine import Evaluation, Matrix, in_closed_form, reduced_in
+from xmclab.objectives.engine import in_closed_form, reduced_in
+from xmclab.objectives.scores import Evaluation, Matrix
 from xmclab.objectives.truth import Truth, check_labels
 
 
@@ -53,6 +54,16 @@ class Term:
     def has_softplus_negatives(self) -> bool:
         """Whether its negatives cost log(1 + exp s)."""
         return bool(getattr(self.loss, "has_softplus_negatives", False))
+
+    @cached_property
+    def changes_targets(self) -> bool:
+        """Whether its reduction gives the loss targets of its own."""
+        return (self.over_cells or not self.binary) and self.reduction.defines("targets")
+
+    @cached_property
+    def has_normaliser(self) -> bool:
+        """Whether its reduction divides by anything but the number of anchors."""
+        return self.reduction.defines("normaliser")
 
     @cached_property
     def has_closed_pairs(self) -> bool:

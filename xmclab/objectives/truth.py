@@ -17,16 +17,15 @@ from xmclab.api import Batch
 
 @dataclass(frozen=True)
 class Anchors:
-    """The positives by anchor, so that a reduction can weigh those of each anchor in a narrow matrix [A, M]."""
+    """The positives by anchor: a reduction weighs those of each anchor in a narrow matrix, M the most of any."""
 
-    num: int
-    most: int  # largest number of positives of an anchor (at least 1), a number on the host
     row_E: Tensor  # anchor of each pair
     place_E: Tensor  # its cell in the narrow matrix, whose rows are filled from the left
     ids_A: Tensor  # rows or columns of the score matrix that they stand for
+    target_AM: Tensor  # the targets in the narrow matrix, 0 elsewhere
 
     @staticmethod
-    def of(row_E: Tensor, ids_A: Tensor) -> Anchors:
+    def of(row_E: Tensor, ids_A: Tensor, target_E: Tensor) -> Anchors:
         """Place the pairs; on a device other than the CPU it is waited for."""
         num = len(ids_A)
         count_A = row_E.bincount(minlength=num)
@@ -35,17 +34,12 @@ class Anchors:
         before_A = count_A.cumsum(0) - count_A
         rank_E = torch.arange(len(row_E), device=row_E.device) - before_A[row_E[order_E]]
         place_E = row_E * most + torch.empty_like(rank_E).index_copy_(0, order_E, rank_E)
-        return Anchors(num, most, row_E, place_E, ids_A)
-
-    def narrow(self, x_E: Tensor) -> Tensor:
-        """The values of the pairs as a matrix [A, M], 0 elsewhere."""
-        x_AM = x_E.new_zeros(self.num, self.most)
-        x_AM.view(-1).index_copy_(0, self.place_E, x_E)
-        return x_AM
+        target_AM = target_E.new_zeros(num, most)
+        target_AM.view(-1).index_copy_(0, place_E, target_E)
+        return Anchors(row_E, place_E, ids_A, target_AM)
 
     def to(self, device: torch.device | str) -> Anchors:
-        row_E, place_E, ids_A = (x.to(device) for x in (self.row_E, self.place_E, self.ids_A))
-        return Anchors(self.num, self.most, row_E, place_E, ids_A)
+        return Anchors(*(x.to(device) for x in (self.row_E, self.place_E, self.ids_A, self.target_AM)))
 
 
 @dataclass(frozen=True)
@@ -102,8 +96,8 @@ class Truth:
         ignored_column_I: Tensor,
     ) -> Truth:
         ids_A, anchor_E = column_E.unique(return_inverse=True)
-        queries = Anchors.of(row_E, torch.arange(shape[0], device=row_E.device))
-        labels = Anchors.of(anchor_E, ids_A)
+        queries = Anchors.of(row_E, torch.arange(shape[0], device=row_E.device), target_E)
+        labels = Anchors.of(anchor_E, ids_A, target_E)
         return Truth(shape, row_E, column_E, target_E, ignored_row_I, ignored_column_I, queries, labels)
 
     def with_propensities(self, inverse_propensity_P: Tensor | None) -> Truth:

@@ -62,7 +62,9 @@ class Optimizers:
     def clip(self) -> Tensor:
         """Clip the norm of the whole gradient; returns the norm before clipping."""
         gradients = self._gradients()
-        norm = torch.nn.utils.get_total_norm([*gradients, *(self.rows.norms() if self.rows else [])])
+        norm = torch.nn.utils.get_total_norm(
+            [*gradients, *(self.rows.norms() if self.rows and self.rows.steps else [])]
+        )
         if self.max_norm:
             self._factor = (self.max_norm / (norm + 1e-6)).clamp(max=1.0)
             for gradient in gradients:
@@ -71,7 +73,7 @@ class Optimizers:
 
     def step(self, part: Part = contextlib.nullcontext) -> None:
         """Update, advance the schedule, clear the gradients."""
-        if self.rows:
+        if self.rows and self.rows.steps:
             with part("table update"):
                 self.rows.finish(self._factor)
         for optimizer, schedule in zip(self._all, self._schedules, strict=True):

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from xmclab.api import Head
 from xmclab.model.tables import RowOptimizer, RowTable, read, widened
-from xmclab.objectives.engine import Engine, Scores
+from xmclab.objectives.engine import Engine
 from xmclab.objectives.objective import Objective
+from xmclab.objectives.scores import Scores
 from xmclab.objectives.truth import Truth
 
 Update = Callable[[slice, Tensor], None]  # (rows, their gradient)
@@ -92,26 +93,26 @@ class StreamedRows:
 
     def __init__(self, optimizer: RowOptimizer, at_once: bool) -> None:
         self.optimizer, self.at_once = optimizer, at_once
-        self._steps: list[tuple[Engine, TableScores]] = []
+        self.steps: list[tuple[Engine, TableScores]] = []  # of the current step, a head each
 
     def backward(self, engine: Engine, scores: TableScores) -> None:
         """Compute the values, the gradient of the queries, and the norm or the update of the table."""
         if self.at_once and (scores.q_QD.is_meta or finite(engine, scores)):
             scores.update = partial(self.optimizer.update_block, scores.table)
         engine.backward()
-        self._steps.append((engine, scores))
+        self.steps.append((engine, scores))
 
     def norms(self) -> list[Tensor]:
         """The gradient norm of each table."""
-        return [scores.square.sqrt() for _, scores in self._steps]
+        return [scores.square.sqrt() for _, scores in self.steps]
 
     def finish(self, factor: Tensor | None) -> None:
         """Make the deferred updates, with gradients times `factor`."""
-        for engine, scores in [] if self.at_once else self._steps:
+        for engine, scores in [] if self.at_once else self.steps:
             scores.update = partial(self.optimizer.update_block, scores.table)
             scores.factor = scores.square.new_ones(()) if factor is None else factor
             engine.backward()
-        self._steps.clear()
+        self.steps.clear()
 
 
 def finite(engine: Engine, scores: TableScores) -> bool:

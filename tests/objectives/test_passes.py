@@ -16,7 +16,7 @@ from torch.nn.functional import normalize, softplus
 import xmclab
 from xmclab.kernels import dispatch
 from xmclab.kernels import scores as loops
-from xmclab.objectives import engine, softmax
+from xmclab.objectives import engine
 from xmclab.objectives.engine import evaluate_vectors
 from xmclab.objectives.truth import Truth
 
@@ -27,7 +27,7 @@ SCORES = {"near": 5.0, "rows of either kind": 25.0, "far apart": 300.0, "huge": 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Several slices and two threads for a small matrix."""
-    for module in (softmax, loops):
+    for module in (engine, loops):
         monkeypatch.setattr(module, "CELLS_OF_SLICE", 3 * 41)
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
@@ -59,10 +59,10 @@ def ways_to_say(spread: float) -> list[bool]:
 def test_log_sums(spread: float) -> None:
     s_QB = scores(spread)
     for near in ways_to_say(spread):
-        for log_sum, dim in zip(softmax.log_sums(s_QB, near, True), (1, 0), strict=True):
+        for log_sum, dim in zip(engine.log_sums(s_QB, near, True), (1, 0), strict=True):
             assert log_sum is not None
             torch.testing.assert_close(log_sum, s_QB.double().logsumexp(dim=dim).float(), rtol=1e-6, atol=1e-6)
-        assert softmax.log_sums(s_QB, near, False)[1] is None
+        assert engine.log_sums(s_QB, near, False)[1] is None
 
 
 @pytest.mark.usefixtures("way")
@@ -88,7 +88,7 @@ def test_weights(spread: float, weight: float | None, sides: str) -> None:
     off = 4e-7 * max(1.0, float(log_sum_B[log_sum_B.isfinite()].abs().max()))
     for near in ways_to_say(spread):
         found = s_QB.clone()
-        value = softmax.weigh_(found, rows, columns, None if weight is None else torch.tensor(weight), near)
+        value = engine.weigh_(found, rows, columns, None if weight is None else torch.tensor(weight), near)
         torch.testing.assert_close(found.double(), expected, rtol=min(off, 1), atol=1e-7)
         sum_of_cells = softplus(s_QB.double(), threshold=50).sum() if weight is not None else torch.zeros(())
         torch.testing.assert_close(value.double(), sum_of_cells.double(), rtol=1e-6, atol=0)
@@ -97,10 +97,10 @@ def test_weights(spread: float, weight: float | None, sides: str) -> None:
 @pytest.mark.usefixtures("way")
 def test_exponentials_and_logarithms_to_the_last_digits() -> None:
     s_1B = torch.linspace(-86, 86, 100_003)[None]
-    value = softmax.weigh_(s_1B[:, :1].clone(), None, None, torch.ones(()), False)
+    value = engine.weigh_(s_1B[:, :1].clone(), None, None, torch.ones(()), False)
     torch.testing.assert_close(value.double(), s_1B[0, 0].double().exp().log1p(), rtol=3e-7, atol=0)
     found = s_1B.clamp(max=0).clone()
-    softmax.weigh_(found, (torch.zeros(1), torch.ones(1)), None, None, False)
+    engine.weigh_(found, (torch.zeros(1), torch.ones(1)), None, None, False)
     torch.testing.assert_close(found.double(), s_1B.clamp(max=0).double().exp(), rtol=1.5e-7, atol=0)
 
 
@@ -109,12 +109,12 @@ def test_exponentials_and_logarithms_to_the_last_digits() -> None:
 def test_what_is_not_finite_is_not_hidden(bad: float) -> None:
     s_QB = scores(5.0)
     s_QB[3, 4] = bad
-    log_sum_Q, log_sum_B = softmax.log_sums(s_QB, False, True)
+    log_sum_Q, log_sum_B = engine.log_sums(s_QB, False, True)
     assert not log_sum_Q[3] < INF
     assert log_sum_B is not None
     assert not log_sum_B[4] < INF
     assert log_sum_Q[0] < INF
-    assert not softmax.weigh_(s_QB, None, None, torch.ones(()), False) < INF
+    assert not engine.weigh_(s_QB, None, None, torch.ones(()), False) < INF
     assert math.isnan(s_QB[3, 4]) or bad == INF
 
 
@@ -156,9 +156,9 @@ def test_torch_compiles_the_same(near: bool) -> None:
     for by_torch in (False, True):
         s_QB = scores(SCORES["near"])
         with dispatch.compiled_by_torch(by_torch):
-            log_sum_Q, log_sum_B = softmax.log_sums(s_QB, near, True)
+            log_sum_Q, log_sum_B = engine.log_sums(s_QB, near, True)
             assert log_sum_B is not None
             anchored = (log_sum_Q, torch.ones(17)), (log_sum_B, torch.ones(41))
-            value = softmax.weigh_(s_QB, *anchored, torch.tensor(0.3), near)
+            value = engine.weigh_(s_QB, *anchored, torch.tensor(0.3), near)
         outcomes.append([log_sum_Q, log_sum_B, value, s_QB])
     torch.testing.assert_close(*outcomes, rtol=2e-6, atol=1e-6)
