@@ -98,7 +98,7 @@ def _positions(tokens: Ragged, padding: int | None) -> NDArray[np.int64]:
 def encode(network: Any, tokens: Tokens, pooling: Pooling) -> Tensor:
     """x_BD in the order of the chunk, for the tokens that `pack` gives and a network after `attach`."""
     if not len(tokens["ids_T"]):
-        return next(network.parameters()).new_zeros(len(tokens["rank_B"]), network.config.hidden_size)
+        return torch.zeros(len(tokens["rank_B"]), network.config.hidden_size).to(network.device, network.dtype)
     pooled = [pool(x_TD, groups, pooling) for x_TD, groups in _blocks(network, tokens)]
     return torch.cat(pooled).index_select(0, tokens["rank_B"])
 
@@ -189,13 +189,15 @@ def grouped_attention(
         if length > window:
             place_T = torch.arange(length, device=q.device)
             near_TT = (place_T - place_T.unsqueeze(1)).abs() < window
-        plain = q.device.type == "cpu" and length <= SHORT and near_TT is None
-        attend = _plain_attention if plain else F.scaled_dot_product_attention
-        mixed.append(attend(q, k, v, near_TT, dropout, scale=scale).transpose(1, 2).flatten(0, 1))
+        if q.device.type == "cpu" and length <= min(SHORT, window):
+            y = _plain_attention(q, k, v, dropout, scale)
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, near_TT, dropout, scale=scale)
+        mixed.append(y.transpose(1, 2).flatten(0, 1))
     return torch.cat(mixed)
 
 
-def _plain_attention(q: Tensor, k: Tensor, v: Tensor, mask: None, rate: float, scale: float | None) -> Tensor:
+def _plain_attention(q: Tensor, k: Tensor, v: Tensor, rate: float, scale: float | None) -> Tensor:
     weights = torch.softmax((q * (scale or q.shape[-1] ** -0.5)) @ k.transpose(2, 3), dim=-1)
     return (F.dropout(weights, rate) if rate else weights) @ v
 
