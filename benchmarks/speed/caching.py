@@ -43,6 +43,7 @@ class SmallBert(torch.nn.Module):
                 intermediate_size=512,
             )
         )
+        packed.attach(self.network)
 
     def forward(self, tokens: Tokens, side: str = "query") -> torch.Tensor:
         return packed.encode(self.network, tokens, "mean")

@@ -55,6 +55,7 @@ def padded_mean(network: Any, tokens: Ragged, width: int) -> Callable[[], Tensor
 
 def packed_mean(network: Any, tokens: Ragged) -> Callable[[], Tensor]:
     inputs = packed.pack(tokens)
+    packed.attach(network)
     return lambda: packed.encode(network, inputs, "mean")
 
 

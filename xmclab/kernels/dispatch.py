@@ -1,8 +1,7 @@
 """Loops compiled by numba, where it is installed; each has a numpy or torch version that gives the same numbers.
 
-Samples and metrics are the same bit for bit, others within rounding where torch has its own exponentials
-(`scores`, `layers`; the latter draw dropout in their own way, as each kind of device does). Modules of
-compiled loops are imported at their first use, never at start-up.
+Samples and metrics are the same bit for bit, others within rounding where torch has its own exponentials (`scores`).
+Modules of compiled loops are imported at their first use, never at start-up.
 """
 
 from __future__ import annotations
@@ -151,13 +150,6 @@ def compiled_by_torch(on: bool = True) -> Iterator[None]:
         yield
     finally:
         _by_torch.reset(before)
-
-
-def sublayers_for(x: Tensor) -> ModuleType | None:
-    """The compiled layers of networks, `layers`, if these are activations for them."""
-    if not _for_loops(x, x.numel()) or importlib.import_module("torch").is_autocast_enabled("cpu"):
-        return None
-    return importlib.import_module("xmclab.kernels.layers")
 
 
 def _for_loops(x: Tensor, cells: int) -> bool:

@@ -149,6 +149,21 @@ def test_separate_towers_start_equal_and_learn_apart(folder: Path) -> None:
     assert not torch.allclose(embed(encoder, TEXTS, "query"), embed(encoder, TEXTS, "label"))
 
 
+def test_an_export_attends_as_the_network_did_when_loaded(folder: Path, tmp_path: Path) -> None:
+    from transformers import AutoModel
+
+    encoder = make(folder)
+    exported = encoder.transformer().network
+    assert exported.config._attn_implementation == AutoModel.from_pretrained(folder).config._attn_implementation
+    assert all(a is b for a, b in zip(exported.parameters(), encoder.network.parameters(), strict=True))
+    exported.save_pretrained(tmp_path)
+    assert (tmp_path / "config.json").read_text() == (folder / "config.json").read_text()
+    inputs = encoder.tokenizer("red blue", return_tensors="pt")
+    with torch.no_grad():
+        expected = exported(**inputs).last_hidden_state.mean(dim=1)
+    torch.testing.assert_close(embed(encoder, ["red blue"]), expected)
+
+
 def test_gradients_reach_every_parameter_that_the_output_depends_on(folder: Path) -> None:
     encoder = make(folder).train()
     tokens: Tokens = encoder.collate(encoder.tokenise(TEXTS))

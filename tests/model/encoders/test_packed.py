@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,35 +15,42 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModel
 
 from xmclab.api import Ragged
-from xmclab.kernels import dispatch as accelerator
-from xmclab.kernels import layers as sublayers
-from xmclab.kernels import packing as pack_loops
 from xmclab.model.device import to_device
 from xmclab.model.encoders import packed
 
 VOCABULARY, PADDING = 40, 1
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+DEFAULT = {**SIZES, "hidden_dropout_prob": 0.2, "attention_probs_dropout_prob": 0.3}
 SHAPES = {
     "distilbert": {"dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24, "dropout": 0.2, "attention_dropout": 0.3},
+    "electra": {**DEFAULT, "embedding_size": 8},
+    # One layer sees everything, the other 4 tokens to either side.
+    "modernbert": {
+        **SIZES,
+        **dict.fromkeys(["bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id"]),
+        "global_attn_every_n_layers": 2,
+        "local_attention": 8,
+        "embedding_dropout": 0.2,
+        "mlp_dropout": 0.2,
+        "attention_dropout": 0.3,
+    },
 }
-DEFAULT = {
-    "hidden_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 24,
-    "hidden_dropout_prob": 0.2,
-    "attention_probs_dropout_prob": 0.3,
-}
+# Padded and in float64, transformers' own modernbert gives NaN.
+PRECISIONS = [(family, dtype) for family in packed.FAMILIES for dtype in (torch.float32, torch.float64)]
+PRECISIONS.remove(("modernbert", torch.float64))
+TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-10}
 
 
-def make_network(family: str) -> Any:
+def make_network(family: str, dtype: torch.dtype = torch.float64) -> Any:
     torch.manual_seed(0)
     shape = SHAPES.get(family, DEFAULT)
     config = AutoConfig.for_model(
         family, vocab_size=VOCABULARY, pad_token_id=PADDING, max_position_embeddings=100, **shape
     )
-    network = AutoModel.from_config(config, attn_implementation="eager").double().eval()
+    network = AutoModel.from_config(config).to(dtype).eval()
     for parameter in network.parameters():  # biases start at 0, which would hide that one is left out
         parameter.data.normal_(std=0.3)
+    packed.attach(network)
     return network
 
 
@@ -57,7 +65,9 @@ def padded_states(network: Any, tokens: Ragged) -> list[torch.Tensor]:
     mask = torch.arange(int(lengths.max()) + 3) < torch.from_numpy(lengths)[:, None]
     ids = torch.full(mask.shape, PADDING)
     ids[mask] = torch.from_numpy(tokens.ids).long()
+    network.set_attn_implementation("eager")
     hidden = network(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+    packed.attach(network)
     return [states[:length] for states, length in zip(hidden, lengths, strict=True)]
 
 
@@ -69,27 +79,42 @@ def packed_states(network: Any, tokens: Ragged) -> list[torch.Tensor]:
 
 
 def gradients(network: Any, states: list[torch.Tensor]) -> dict[str, torch.Tensor]:
-    weights = torch.linspace(-1, 1, states[0].shape[1], dtype=torch.float64)
+    weights = torch.linspace(-1, 1, states[0].shape[1], dtype=states[0].dtype)
     network.zero_grad()
     sum(i * (state * weights).square().sum() for i, state in enumerate(states, 1)).backward()
     return {name: p.grad.clone() for name, p in network.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("family", sorted(packed.LAYERS))
-def test_states_and_gradients_equal_those_of_the_padded_network(family: str) -> None:
-    network, tokens = make_network(family), make_tokens([5, 2, 9, 5, 70, 1, 2])
+@pytest.mark.parametrize(("family", "dtype"), PRECISIONS)
+def test_states_and_gradients_equal_those_of_the_padded_network(family: str, dtype: torch.dtype) -> None:
+    network, tokens = make_network(family, dtype), make_tokens([5, 2, 9, 5, 70, 1, 2])
     assert packed.knows(network)
     expected, found = padded_states(network, tokens), packed_states(network, tokens)
     for a, b in zip(found, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+        torch.testing.assert_close(a, b, rtol=0, atol=TOLERANCE[dtype])
     expected_grad, found_grad = gradients(network, expected), gradients(network, found)
     assert found_grad.keys() == expected_grad.keys()
+    largest = max(gradient.abs().max() for gradient in expected_grad.values())
+    # Some gradients are 0 but for rounding, such as that of the bias of keys.
+    least = 0.1 * largest if dtype is torch.float32 else 1
     for name, gradient in expected_grad.items():
-        scale = gradient.abs().max().clamp(min=1)
-        torch.testing.assert_close(found_grad[name] / scale, gradient / scale, rtol=0, atol=1e-10, msg=name)
+        scale = gradient.abs().max().clamp(min=least)
+        torch.testing.assert_close(found_grad[name] / scale, gradient / scale, rtol=0, atol=TOLERANCE[dtype], msg=name)
 
 
-@pytest.mark.parametrize("family", ["bert", "mpnet", "roberta"])
+@pytest.mark.parametrize("family", packed.FAMILIES)
+def test_without_packed_texts_the_network_attends_as_before(family: str) -> None:
+    network = make_network(family, torch.float32)
+    mask = torch.arange(20) < torch.tensor([[20], [7]])
+    ids = torch.where(mask, torch.randint(PADDING + 1, VOCABULARY, (2, 20)), PADDING)
+    calls = [lambda: network(input_ids=ids, attention_mask=mask.long()), lambda: network(input_ids=ids[:1])]
+    found = [call().last_hidden_state for call in calls]
+    network.set_attn_implementation("sdpa")
+    for call, hidden in zip(calls, found, strict=True):
+        assert torch.equal(call().last_hidden_state, hidden)
+
+
+@pytest.mark.parametrize("family", sorted(set(packed.FAMILIES) - {"modernbert"}))
 def test_a_padding_token_that_a_text_spells_out_counts_as_in_the_network(family: str) -> None:
     network, tokens = make_network(family), make_tokens([6, 4])
     tokens.ids[[2, 6]] = PADDING
@@ -97,9 +122,9 @@ def test_a_padding_token_that_a_text_spells_out_counts_as_in_the_network(family:
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("family", sorted(packed.LAYERS))
+@pytest.mark.parametrize("family", packed.FAMILIES)
 def test_dropout_is_applied_where_the_network_applies_it(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, tokens = make_network(family).train(), make_tokens([4, 4])
+    network, tokens = make_network(family, torch.float32).train(), make_tokens([4, 4])
     rates: list[float] = []
 
     def record(x: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
@@ -146,6 +171,7 @@ def test_a_text_without_tokens_gives_zeros() -> None:
         x_BD = packed.encode(network, inputs, pooling)
         assert x_BD[1].eq(0).all()
         assert x_BD[[0, 2]].ne(0).all()
+        assert packed.encode(network, packed.pack(make_tokens([0, 0])), pooling).eq(0).all()
 
 
 def test_no_layer_sees_more_than_the_tokens_of_the_texts() -> None:
@@ -153,12 +179,12 @@ def test_no_layer_sees_more_than_the_tokens_of_the_texts() -> None:
     seen: set[int] = set()
     for module in network.encoder.modules():
         if isinstance(module, torch.nn.Linear):
-            module.register_forward_hook(lambda module, args, output: seen.add(output.shape[0]))
+            module.register_forward_hook(lambda module, args, output: seen.add(output.shape[:-1].numel()))
     packed_states(network, tokens)
     assert seen == {37}
 
 
-@pytest.mark.parametrize("family", ["bert", "mpnet"])
+@pytest.mark.parametrize("family", ["bert", "roberta"])
 @pytest.mark.parametrize("block", [1, 6, 12])
 def test_blocks_change_neither_vectors_nor_gradients(family: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     network = make_network(family)
@@ -167,7 +193,7 @@ def test_blocks_change_neither_vectors_nor_gradients(family: str, block: int, mo
     expected_grad = gradients(network, [expected])
     seen: list[int] = []
     first = next(module for module in network.encoder.modules() if isinstance(module, torch.nn.Linear))
-    first.register_forward_hook(lambda module, args, output: seen.append(len(output)))
+    first.register_forward_hook(lambda module, args, output: seen.append(output.shape[1]))
     monkeypatch.setattr(packed, "BLOCK", block)
     found = packed.encode(network, inputs, "mean")
     assert sum(seen) == 30
@@ -183,8 +209,8 @@ def test_variable_length_attention_equals_that_by_groups() -> None:
     inputs = packed.pack(make_tokens([5, 2, 9, 5, 2, 2]))
     torch.manual_seed(0)
     q, k, v = (torch.randn(25, 4, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    grouped = packed.grouped_attention(q, k, v, inputs["groups"], 0.0)
-    jagged = packed.jagged_attention(q, k, v, inputs["offset_B"], inputs["groups"], 0.0)
+    grouped = packed.grouped_attention(q, k, v, inputs["groups"], 0.0, 0.2, window=9)
+    jagged = packed.jagged_attention(q, k, v, inputs["offset_B"], inputs["groups"], 0.0, 0.2)
     torch.testing.assert_close(jagged, grouped, rtol=0, atol=1e-12)
     for a, b in zip(
         torch.autograd.grad(jagged.square().sum(), (q, k, v)),
@@ -194,7 +220,7 @@ def test_variable_length_attention_equals_that_by_groups() -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("family", ["bert", "mpnet"])
+@pytest.mark.parametrize("family", packed.FAMILIES)
 def test_nothing_of_the_host_is_read_on_the_device(family: str) -> None:
     """On `meta`, a value that had to come back from the device would raise."""
     network = copy.deepcopy(make_network(family)).to("meta").train()
@@ -206,119 +232,43 @@ def test_nothing_of_the_host_is_read_on_the_device(family: str) -> None:
 
 
 def test_other_networks_are_not_known() -> None:
-    albert = AutoConfig.for_model("albert", **DEFAULT, vocab_size=VOCABULARY, embedding_size=8)
-    assert not packed.knows(AutoModel.from_config(albert))
+    for family, more in (("albert", {"embedding_size": 8}), ("mpnet", {})):
+        other = AutoConfig.for_model(family, **DEFAULT, vocab_size=VOCABULARY, **more)
+        assert not packed.knows(AutoModel.from_config(other))
     decoder = AutoConfig.for_model("bert", **DEFAULT, vocab_size=VOCABULARY, is_decoder=True)
     assert not packed.knows(AutoModel.from_config(decoder))
+
+
+def test_other_networks_of_the_class_and_the_files_are_left_as_they_were(tmp_path: Path) -> None:
+    network = make_network("bert")
+    other = type(network)(network.config.__class__(**DEFAULT, vocab_size=VOCABULARY))
+    assert other.config._attn_implementation == "sdpa"
+    network.save_pretrained(tmp_path)
+    assert packed.ATTENTION not in (tmp_path / "config.json").read_text(encoding="utf-8")
+    packed_config = json.loads((tmp_path / "config.json").read_bytes())
+    network.set_attn_implementation("sdpa")
+    network.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_bytes()) == packed_config
+    assert AutoModel.from_pretrained(tmp_path).config._attn_implementation == "sdpa"
 
 
 LENGTHS = [5, 2, 9, 5, 1, 2, 0, 12]
 
 
-@pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Compiled loops, several slices and two threads for a small network."""
-    monkeypatch.setattr(accelerator, "WORTH_LOADING", 1)
-    monkeypatch.setattr(sublayers, "CELLS_OF_SLICE", 60)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(threads)
-
-
-def float_network(family: str) -> Any:
-    return make_network(family).float()
-
-
-@pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("family", sorted(packed.LAYERS))
-@pytest.mark.parametrize("lengths", [LENGTHS, [*LENGTHS, packed.SHORT + 6]], ids=["short", "long"])
-def test_compiled_states_and_gradients_equal_those_of_the_padded_network(family: str, lengths: list[int]) -> None:
-    network, tokens = float_network(family), make_tokens(lengths)
-    found = torch.cat(packed_states(network, tokens))
-    direction = torch.randn(found.shape, generator=torch.Generator().manual_seed(0))
-    (found * direction).sum().backward()
-    exact = make_network(family)
-    expected = torch.cat(padded_states(exact, tokens))
-    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-5)
-    (expected * direction).sum().backward()
-    largest = max(p.grad.abs().max() for p in exact.parameters() if p.grad is not None)
-    for (name, p), q in zip(network.named_parameters(), exact.parameters(), strict=True):
-        assert (p.grad is None) == (q.grad is None), name
-        if q.grad is not None:
-            scale = q.grad.abs().max().clamp(min=0.1 * largest)
-            torch.testing.assert_close(p.grad.double() / scale, q.grad / scale, rtol=0, atol=2e-5, msg=name)
-
-
-@pytest.mark.usefixtures("compiled")
-@pytest.mark.parametrize("family", sorted(packed.LAYERS))
-def test_compiled_dropout_is_applied_where_the_network_applies_it(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, tokens = float_network(family).train(), make_tokens([4, 4])
-    no_drop, rates = sublayers.Drop.draw(0.0), list[float]()
-
-    def record(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        rates.append(p)
-        return x
-
-    def record_draw(rate: float) -> sublayers.Drop:
-        rates.extend([rate] if rate else [])
-        return no_drop
-
-    monkeypatch.setattr(F, "dropout", record)
-    monkeypatch.setattr(sublayers.Drop, "draw", record_draw)
-    padded_states(network, tokens)
-    expected, rates[:] = list(rates), []
-    packed_states(network, tokens)
-    assert rates == expected
-    assert set(rates) == {0.2, 0.3}
-
-
-def outputs(network: Any, seed: int) -> list[Tensor]:
-    """The vectors of a chunk, and the gradients."""
-    torch.manual_seed(seed)
-    network.zero_grad()
-    x_BD = packed.encode(network, packed.pack(make_tokens(LENGTHS)), "mean")
-    x_BD.square().sum().backward()
-    return [x_BD.detach(), *(p.grad for p in network.parameters() if p.grad is not None)]
-
-
-def same(a: list[Tensor], b: list[Tensor]) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-@pytest.mark.usefixtures("compiled")
-def test_compiled_layers_give_the_same_again_without_a_graph_and_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    network = float_network("bert").train()
-    first = outputs(network, 1)
-    assert same(outputs(network, 1), first)
-    assert not torch.allclose(outputs(network, 2)[0], first[0])
-    torch.manual_seed(1)
-    with torch.no_grad():
-        assert torch.equal(packed.encode(network, packed.pack(make_tokens(LENGTHS)), "mean"), first[0])
-    # torch's own products stay in two threads: their sums may differ by rounding
-    monkeypatch.setattr(sublayers, "in_threads", lambda work, items: [work(item) for item in items])
-    assert same(outputs(network, 1), first)
-    network.eval()
-    assert same(outputs(network, 1), outputs(network, 2))
-
-
-@pytest.mark.usefixtures("compiled")
 def test_evaluation_draws_nothing() -> None:
-    network = float_network("bert")
+    network = make_network("bert")
     before = torch.get_rng_state()
     packed_states(network, make_tokens(LENGTHS))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.usefixtures("compiled")
 def test_frozen_weights_get_no_gradient_and_the_others_the_same() -> None:
-    network = float_network("bert")
-    expected = {name: p.grad for name, p in network.named_parameters() if outputs(network, 0) and p.grad is not None}
+    network, tokens = make_network("bert"), make_tokens(LENGTHS)
+    expected = gradients(network, packed_states(network, tokens))
     for part in (network.embeddings, network.encoder.layer[0]):
         part.requires_grad_(False)
     network.encoder.layer[1].output.dense.weight.requires_grad_(False)
-    outputs(network, 0)
-    found = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
+    found = gradients(network, packed_states(network, tokens))
     assert found.keys() == {
         name
         for name in expected
@@ -335,9 +285,8 @@ class Doubled(nn.Linear):
         return 2 * super().forward(x)
 
 
-@pytest.mark.usefixtures("compiled")
 def test_modules_that_are_not_torchs_own_or_have_hooks_are_called() -> None:
-    network = float_network("bert")
+    network = make_network("bert")
     layer, other = network.encoder.layer
     calls: list[str] = []
     layer.output.LayerNorm.register_forward_hook(lambda *_: calls.append("norm"))
@@ -346,47 +295,30 @@ def test_modules_that_are_not_torchs_own_or_have_hooks_are_called() -> None:
     other.intermediate.intermediate_act_fn = nn.ReLU()
     tokens = make_tokens(LENGTHS[:6])
     found = torch.cat(packed_states(network, tokens))
-    torch.testing.assert_close(found, torch.cat(padded_states(network, tokens)), rtol=0, atol=1e-5)
+    torch.testing.assert_close(found, torch.cat(padded_states(network, tokens)), rtol=0, atol=1e-10)
     assert calls == ["norm", "norm"]
     found.sum().backward()
     assert "query" in calls
 
 
-@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("place", ["attention.output.dense", "output.LayerNorm", "intermediate.intermediate_act_fn"])
 def test_a_forward_that_was_replaced_is_called(place: str) -> None:
     """As libraries do that move or quantise weights."""
-    network, tokens = float_network("bert"), make_tokens(LENGTHS[:6])
+    network, tokens = make_network("bert"), make_tokens(LENGTHS[:6])
     module = network.encoder.layer[0].get_submodule(place)
     module.forward = lambda x: 2 * type(module).forward(module, x)
     expected = torch.cat(padded_states(network, tokens))
-    torch.testing.assert_close(torch.cat(packed_states(network, tokens)), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(torch.cat(packed_states(network, tokens)), expected, rtol=0, atol=1e-10)
 
 
-@pytest.mark.usefixtures("compiled")
-def test_without_numba_or_in_lower_precision_torch_does_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    x_TD = torch.zeros(4, 4)
-    assert accelerator.sublayers_for(x_TD) is sublayers
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert accelerator.sublayers_for(x_TD) is None
-    assert accelerator.sublayers_for(x_TD.double()) is None
-    assert accelerator.sublayers_for(x_TD.to("meta")) is None
-    network = float_network("bert")
-    compiled = outputs(network, 0)[0]
-    monkeypatch.setattr(accelerator, "numba_works", lambda: False)
-    monkeypatch.setattr(sublayers, "sublayer", None)
-    monkeypatch.setattr(pack_loops, "arrange", None)
-    torch.testing.assert_close(outputs(network, 0)[0], compiled, rtol=0, atol=1e-5)
-    assert not torch.allclose(outputs(network.train(), 0)[0], outputs(network, 1)[0])
-
-
+@pytest.mark.parametrize("family", packed.FAMILIES)
 @pytest.mark.parametrize("training", [False, True])
-def test_a_compiled_network_is_left_to_torch(training: bool) -> None:
-    network = float_network("bert").train(training)
-    inputs = packed.pack(make_tokens([packed.SHORT - 1] * 100))
-    assert len(inputs["ids_T"]) * network.config.hidden_size >= accelerator.WORTH_LOADING
+def test_torch_compiles_the_network_as_a_whole(training: bool, family: str) -> None:
+    network = make_network(family, torch.float32).train(training)
+    torch._dynamo.reset()
+    inputs = packed.pack(make_tokens([packed.SHORT - 1] * 4), packed.padding_position(network))
     found = torch.compile(packed.encode, backend="eager", fullgraph=True)(network, inputs, "mean")
     found.sum().backward()
-    assert all(p.grad is not None for p in network.encoder.parameters())
+    assert all(p.grad is not None for name, p in network.named_parameters() if "pooler" not in name)
     if not training:
         torch.testing.assert_close(found, packed.encode(network, inputs, "mean"), rtol=0, atol=1e-5)

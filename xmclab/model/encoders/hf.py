@@ -56,8 +56,11 @@ class HuggingFace(Encoder):
         self._create(locate(self.model), pretrained=True)
 
     def transformer(self) -> Transformer:
-        """The query tower, where there are two."""
-        return Transformer(self.network, self.tokenizer, self.pooling, self.max_length)
+        """The query tower, where there are two; it shares its weights, and attends as it did when loaded."""
+        weights = {id(weight): weight for weight in (*self.network.parameters(), *self.network.buffers())}
+        network = copy.deepcopy(self.network, weights)
+        network.set_attn_implementation(self.attention)
+        return Transformer(network, self.tokenizer, self.pooling, self.max_length)
 
     def save_assets(self, folder: Path) -> None:
         self.tokenizer.save_pretrained(folder)
@@ -83,12 +86,15 @@ class HuggingFace(Encoder):
             raise DataError(Problem(f"encoder.model={self.model}", reason, hint)) from error
         if getattr(self.network, "pooler", None) is not None:
             self.network.pooler.requires_grad_(False)  # pooling is done here: no text passes through it
-        self.label_network = copy.deepcopy(self.network) if self.towers == "separate" else None
+        self.attention = self.network.config._attn_implementation
         self.packs = self.packing == "auto" and packed.knows(self.network)
-        if self.packing == "auto" and not self.packs:
-            known = ", ".join(packed.LAYERS)
+        if self.packs:
+            packed.attach(self.network)
+        elif self.packing == "auto":
+            known = ", ".join(packed.FAMILIES)
             kind = self.network.config.model_type
             log.warning("encoder.model=%s: %s runs with padding; supported without it: %s", self.model, kind, known)
+        self.label_network = copy.deepcopy(self.network) if self.towers == "separate" else None
 
     def tokenise(self, texts: Sequence[str]) -> Ragged:
         if not texts:
