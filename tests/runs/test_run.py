@@ -148,7 +148,7 @@ def test_the_run_folder_says_which_index_was_chosen(
     assert chosen.keys() == {"mining", "de", "clf", "de+clf"}
     assert chosen["mining"] == refresh["index"]
     for report in chosen.values():
-        assert (report["name"], report["options"]["type"], report["options"]["probes"]) == ("faiss", "ivf", 1)
+        assert (report["name"], report["options"]["type"], report["options"]["probes"]) == ("faiss", "ivf", 3)
         assert 0 < report["recall"] <= 1
 
 

@@ -27,7 +27,7 @@ def test_lists_that_the_run_chose_are_found_again_to_the_last_digit(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("xmclab.plan.indexes.auto.LISTS_FROM", 0)
-        folder = train(tmp_path / "run", "index.recall=0.5")
+        folder = train(tmp_path / "run", "index.recall=0")
     found = evaluate_folder(folder, None, default_registry(), "cpu", print)
     assert found.metrics == json.loads((folder / "result.json").read_text())["metrics"]
     (folder / "indexes.json").unlink()  # then the few queries are compared with every label

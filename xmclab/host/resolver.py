@@ -356,7 +356,7 @@ class _Resolver:
             if empty:
                 self.problems.append(Problem(entry.where, f"{empty[0]} is none and has no options"))
             else:
-                renamed = f"it is now {RENAMED[entry.key]!r}" if entry.key in RENAMED else ""
+                renamed = f"renamed to {RENAMED[entry.key]!r}" if entry.key in RENAMED else ""
                 hint = renamed or self._absent_loss(entry.key) or _suggest(entry.key, self.known)
                 self.problems.append(Problem(entry.where, "unknown key", hint))
 

@@ -1,4 +1,4 @@
-"""The index of the size: exact search, or faiss's inverted lists where these are faster.
+"""Exact search, or faiss's inverted lists where these are faster.
 
 A sample of the queries is searched exactly. Its nearest labels tell how many lists a query must probe to find them,
 before a single label is put into a list; if these are too many, exact search is faster.
@@ -19,8 +19,8 @@ from xmclab.plan.indexes.exact import Exact
 from xmclab.plan.indexes.faiss import Faiss
 
 # Measured in benchmarks/index/results.md: clustering the labels and searching the sample take as long as comparing
-# 1,200 to 1,700 queries with all labels, so that with this many of each a vain attempt costs less than 10 %.
-LISTS_FROM = 20_000  # queries, and labels
+# 1,200 to 1,700 queries with all labels, so with this many of each a failed attempt costs less than 10 %.
+LISTS_FROM = 30_000  # queries, and labels
 PAYS_UP_TO = 1 / 16  # share of the lists; faiss compares a pair in a list in 3 to 6 times the time of a large product
 SAMPLE, AT = 512, 30  # recall is measured on a sample of the queries, among their nearest labels
 

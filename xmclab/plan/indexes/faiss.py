@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 POINTS_PER_LIST = 16  # to train the lists from; more cost time and find little
+FEWEST_PROBES = 4  # so that the lists hold more labels than the nearest, some of which the caller may exclude
 GPU_MOST = 2048  # most results of a query, and most lists searched, that faiss allows on a GPU
 TRAINING_ROUNDS = 4  # of the k-means that makes the lists
 
@@ -72,7 +73,7 @@ class Faiss(Index):
         self._index.add(_host(z_LD))
 
     def probe_for(self, q_SD: Tensor, nearest_SK: Tensor, z_LD: Tensor, recall: float, most: float) -> float:
-        """Set `probes` to the fewest lists that hold this share of the nearest labels, or to the most; ivf, trained.
+        """Set `probes` to as many lists as hold this share of the nearest labels, or to the most (ivf, once trained).
 
         Args:
             most: share of the lists.
@@ -85,7 +86,7 @@ class Faiss(Index):
         _, list_E = quantizer.search(_host(z_LD[nearest_SK.flatten()]), 1)
         found_SPK = lists_SP[:, :, None] == list_E.reshape(len(q_SD), 1, -1)
         recall_P = found_SPK.sum(axis=(0, 2)).cumsum() / list_E.size
-        self.probes = min(int(np.searchsorted(recall_P, recall)) + 1, len(recall_P))
+        self.probes = min(max(FEWEST_PROBES, int(np.searchsorted(recall_P, recall)) + 1), len(recall_P))
         return float(recall_P[self.probes - 1])
 
     def search(self, q_QD: Tensor, k: int) -> tuple[Tensor, Tensor]:
