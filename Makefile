@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: run test lint install bench-quality bench-speed bench-million bench-data bench-pml bench-results clean
+.PHONY: run test lint install bench-quality bench-speed bench-index bench-million bench-data bench-pml bench-results clean
 
 run: install  ## train UniDEC on the embedded data and print its table
 	$(BIN)/xmclab run recipe=unidec loss.clf=ds+bce
@@ -27,6 +27,9 @@ bench-quality: install  ## quality on the embedded data over three seeds: benchm
 
 bench-speed: install  ## every speed goal beside its alternatives: benchmarks/speed/results.md
 	$(BIN)/python benchmarks/speed/run.py
+
+bench-index: install  ## exact and approximate search, and what index=auto makes of them: benchmarks/index/results.md
+	$(BIN)/python benchmarks/index/compare.py
 
 MILLION := runs/million-data
 

@@ -158,13 +158,12 @@ def test_heads_say_what_an_export_can_write() -> None:
     assert Encoder.transformer(table) is None  # type: ignore[arg-type]
 
 
-def test_an_index_says_how_it_searches() -> None:
-    assert Exact.exact
-    assert not Index.exact
+def test_an_index_need_not_choose_anything() -> None:
     assert not Exact.can_write
-    index = Exact()
+    index: Index = Exact()
     index.build(torch.eye(3))
-    assert (index.share, index.look_further()) == (1.0, False)
+    index.tune(torch.eye(3), np.random.default_rng(0))
+    assert index.report() == {}
 
 
 def test_a_sampler_can_put_queries_of_a_label_together(tmp_path: Path) -> None:

@@ -278,6 +278,7 @@ COMPARISONS = (
 )
 MEASURED = [
     ("performance.md", "speed", "speed/results.md"),
+    ("performance.md", "index", "index/results.md"),
     ("results.md", "quality", "quality/debian.md"),
     ("comparisons.md", "claims", "results/claims.md"),
     *(("comparisons.md", name, f"results/{name}/table.md") for name in COMPARISONS),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -481,11 +481,13 @@ class Miner(ABC):
 
     needs_view: ClassVar[bool] = False  # true: `refresh` is called with a view every `refresh_every` epochs
 
+    index: Index = field(init=False, repr=False, compare=False)  # of the run, not yet built; for use in `refresh`
+
     def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
         """Mine up to `depth` labels for every training query, none of them in its row of `exclude_NL`."""
 
-    def report(self) -> dict[str, float]:
-        """Optional: numbers to log about the latest refresh."""
+    def report(self) -> dict[str, Any]:
+        """Optional: what to log about the latest refresh; as `index`, the report of its index."""
         return {}
 
     @abstractmethod
@@ -502,8 +504,6 @@ class Miner(ABC):
 class Index(ABC):
     """Search over label vectors by inner product."""
 
-    exact: ClassVar[bool] = False  # compares every label
-    pays_up_to: ClassVar[float] = 1.0  # share of the labels beyond which exact search is as fast
     can_write: ClassVar[bool] = False  # implements `write` and `read`, so exports include it
 
     @abstractmethod
@@ -514,14 +514,15 @@ class Index(ABC):
     def search(self, q_QD: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """(ids_QK int64, scores_QK float32) by descending score, ties by ascending id; padded with id -1."""
 
-    @property
-    def share(self) -> float:
-        """Approximate share of the labels that a search compares; known once built."""
-        return 1.0
+    def tune(self, q_ND: Tensor, rng: np.random.Generator) -> None:
+        """Optional, called after `build`: adapt to all queries of the coming searches; draw samples from `rng`."""
 
-    def look_further(self) -> bool:
-        """Optional: make later searches compare more labels; False if that is not possible."""
-        return False
+    def report(self) -> dict[str, Any]:
+        """Optional: `name`, `options` and `recall` of the index that `tune` chose.
+
+        The run folder keeps it, and later commands use that index.
+        """
+        return {}
 
     def write(self, path: Path) -> None:
         """Optional: save the built index to a file."""

@@ -1,8 +1,7 @@
-"""Nearest-label search: exact search compared with faiss's flat index and bare products, and approximate mining."""
+"""Exact search compared with faiss's flat index and bare products; `benchmarks/index` compares indexes."""
 
 from __future__ import annotations
 
-import time
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,15 +11,10 @@ from harness import THREADS, Row, interleaved
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xmclab.api import Keys, View
 from xmclab.plan.indexes.exact import Exact
-from xmclab.plan.indexes.lists import Lists
-from xmclab.plan.miners.ann import FIRST_PROBES, reach_recall
 
 LABELS, WIDTH, K = 131_073, 256, 30
-QUERIES = 300_000  # mined
 BULK, SMALL = 4096, 64  # queries searched at once
-LISTED = 65536  # queries searched in lists to measure the time per query: as many as are mined at once
 BLOCK = 4096  # labels per bare product
 
 
@@ -37,7 +31,7 @@ def measure() -> list[Row]:
     if find_spec("faiss") is None:
         print("search: faiss is not installed, skipped")
         return []
-    return measure_exact() + measure_mining()
+    return measure_exact()
 
 
 def flat_index(z_LD: NDArray[np.float32]) -> Any:
@@ -85,38 +79,6 @@ def measure_exact() -> list[Row]:
             )
         )
     return rows
-
-
-def measure_mining() -> list[Row]:
-    # 131 labels around a centre contain the 30 nearest; 33 often do not, and the rest are scattered over many lists.
-    return [row for count in (1000, 4000) for row in measure_mixture(count)]
-
-
-def measure_mixture(count: int) -> list[Row]:
-    lists = Lists(probes=FIRST_PROBES)
-    view = View(0, mixture(LISTED, 1, count), mixture(LABELS, 2, count))
-    q_QD, z_LD, flat = torch.from_numpy(view.queries_ND), torch.from_numpy(view.labels_LD), flat_index(view.labels_LD)
-    started = time.perf_counter()
-    lists.build(z_LD)
-    recall = reach_recall(lists, view, Keys(0))
-    build = time.perf_counter() - started
-    seconds = interleaved(
-        {"lists": lambda: lists.search(q_QD, K), "flat": lambda: flat.search(view.queries_ND[:BULK], K)}, 3
-    )
-    mining, all_pairs = build + QUERIES / len(q_QD) * seconds["lists"], QUERIES / BULK * seconds["flat"]
-    return [
-        Row(
-            7,
-            f"mining: {QUERIES} queries, {LABELS // 1000}K × {WIDTH}, k = {K}, {count} centres; "
-            f"times of {BULK} (flat) and {len(q_QD)} (lists) queries scaled, building and tuning included",
-            f"{lists.probes} of {round(lists.probes / lists.share)} lists: {mining:.0f} s",
-            f"faiss IndexFlatIP {all_pairs:.0f} s",
-            all_pairs / mining,
-            5,
-            ">=",
-        ),
-        Row(7, f"recall@{K} of it, on a sample, {count} centres", f"{recall:.4f}", "exact search", recall, 0.99, ">="),
-    ]
 
 
 if __name__ == "__main__":

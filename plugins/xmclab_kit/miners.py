@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from hypothesis import strategies as st
 
 from xmclab.api import Keys, Miner, View
+from xmclab.host import default_registry
 from xmclab_kit.core import Broken, Subject, named, numbers
 from xmclab_kit.structure import OPTIONS, structural_laws
 
@@ -60,9 +61,16 @@ def questions(draw: st.DrawFn) -> Asked:
     )
 
 
+def made(subject: Subject) -> Miner:
+    """A new miner with an index, as in a run."""
+    miner: Miner = subject.make()
+    miner.index = default_registry().get("index", "exact")()
+    return miner
+
+
 def refreshed(subject: Subject, asked: Asked) -> Miner:
     """A miner that has seen the view, as before any step that draws from it."""
-    miner: Miner = subject.make()
+    miner = made(subject)
     if miner.needs_view:
         miner.refresh(asked.view, asked.exclude_NL, asked.depth, Keys(asked.seed))
     return miner
@@ -79,7 +87,7 @@ def sample(miner: Miner, asked: Asked) -> NDArray[np.int64]:
     needs=[OPTIONS],
 )
 def shape(subject: Subject, asked: Asked) -> None:
-    for when, miner in (("before the first refresh", subject.make()), ("after it", refreshed(subject, asked))):
+    for when, miner in (("before the first refresh", made(subject)), ("after it", refreshed(subject, asked))):
         drawn = sample(miner, asked)
         if not isinstance(drawn, np.ndarray) or drawn.dtype != np.int64:
             raise Broken(f"{when}, sample() returned {getattr(drawn, 'dtype', type(drawn).__name__)}, not int64")
@@ -146,7 +154,7 @@ def pure(subject: Subject, asked: Asked) -> None:
     needs=["shape"],
 )
 def unchanged(subject: Subject, asked: Asked) -> None:
-    miner, rows_Q, view, exclude_NL = subject.make(), asked.rows_Q.copy(), asked.view, asked.exclude_NL
+    miner, rows_Q, view, exclude_NL = made(subject), asked.rows_Q.copy(), asked.view, asked.exclude_NL
     if miner.needs_view:
         miner.refresh(view, exclude_NL, asked.depth, Keys(asked.seed))
     miner.sample(rows_Q, asked.n, exclude_NL, asked.rng)

@@ -26,6 +26,14 @@ def test_options_reach_the_parts(registry: Registry) -> None:
     assert config.make("sampler") is not config.make("sampler")
 
 
+def test_a_miner_gets_an_index_of_its_own(registry: Registry) -> None:
+    config = resolve(["miner=ann", "index=faiss", "index.type=hnsw"], registry)
+    miner, other = config.make("miner"), config.make("miner")
+    assert miner.index.type == "hnsw"
+    assert miner.index is not other.index
+    assert resolve([], registry).choice("index") == "auto"
+
+
 def test_the_objective_has_the_heads_temperature_and_share(registry: Registry) -> None:
     config = resolve(["head.de.temperature=0.25", "objective.de_q2l_share=0.75"], registry)
     assert config.objective("de").temperature == 0.25

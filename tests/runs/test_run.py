@@ -18,6 +18,7 @@ import torch
 from rich.console import Console
 
 from xmclab.errors import ConfigError, DivergedError, MemoryLimitError
+from xmclab.runs import store
 from xmclab.runs.profile import Profile
 from xmclab.runs.run import TestQueries, run
 from xmclab.training.trainer import Trainer
@@ -134,6 +135,30 @@ def test_every_refresh_is_logged_with_the_recall_of_its_search(
     assert refreshes == [(1, 1.0), (2, 1.0)]
 
 
+def test_the_run_folder_says_which_index_was_chosen(
+    tmp_path: Path, small_config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xmclab.plan.indexes.auto.LISTS_FROM", 0)
+    overrides = "epochs=2", "miner=ann", "refresh_every=1", "index.recall=0"
+    folder = run(small_config(*overrides), tmp_path / "out", QUIET).folder
+    [refresh] = [
+        record for line in (folder / "metrics.jsonl").open() if (record := json.loads(line))["event"] == "refresh"
+    ]
+    chosen = store.load_indexes(folder)
+    assert chosen.keys() == {"mining", "de", "clf", "de+clf"}
+    assert chosen["mining"] == refresh["index"]
+    for report in chosen.values():
+        assert (report["name"], report["options"]["type"], report["options"]["probes"]) == ("faiss", "ivf", 3)
+        assert 0 < report["recall"] <= 1
+
+
+def test_a_named_index_leaves_nothing_to_say(tmp_path: Path, small_config: Callable[..., Any]) -> None:
+    folder = run(
+        small_config("epochs=2", "miner=ann", "refresh_every=1", "index=faiss"), tmp_path / "out", QUIET
+    ).folder
+    assert store.load_indexes(folder) == {}
+
+
 @pytest.mark.parametrize("useless", [["pool.eta=0"], ["reduction=pal_n"], ["miner=none"]])
 def test_nothing_is_refreshed_that_nobody_uses(
     tmp_path: Path, useless: list[str], small_config: Callable[..., Any]
@@ -170,7 +195,7 @@ def test_the_run_folder_says_what_was_run(tmp_path: Path, small_config: Callable
     result = run(small_config(), tmp_path / "out", QUIET)
     files = {path.name for path in result.folder.iterdir()}
     documents = {"config.yaml", "environment.json", "metrics.jsonl", "result.json", "labels.jsonl", "points.npz"}
-    assert files == documents | {"model.safetensors", "encoder"}
+    assert files == documents | {"indexes.json", "model.safetensors", "encoder"}
     environment = json.loads((result.folder / "environment.json").read_text())
     assert environment["seed"] == 0
     assert environment["packages"]["torch"] == torch.__version__

@@ -22,6 +22,19 @@ def test_the_metrics_of_a_run_are_found_again_to_the_last_digit(small_run: Path)
     assert notes == []
 
 
+def test_lists_that_the_run_chose_are_found_again_to_the_last_digit(
+    train: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("xmclab.plan.indexes.auto.LISTS_FROM", 0)
+        folder = train(tmp_path / "run", "index.recall=0")
+    found = evaluate_folder(folder, None, default_registry(), "cpu", print)
+    assert found.metrics == json.loads((folder / "result.json").read_text())["metrics"]
+    (folder / "indexes.json").unlink()  # then the few queries are compared with every label
+    exact = evaluate_folder(folder, None, default_registry(), "cpu", print)
+    assert exact.metrics != found.metrics
+
+
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A small set of other labels."""

@@ -17,7 +17,7 @@ import torch
 
 from xmclab.errors import DataError, PluginError, StorageError
 from xmclab.host.registry import default_registry
-from xmclab.runs.store import Labels
+from xmclab.runs.store import Labels, save_indexes
 from xmclab.serve import export as module
 from xmclab.serve.evaluation import evaluate_folder
 from xmclab.serve.export import write_export
@@ -149,6 +149,14 @@ def test_every_index_of_faiss_can_be_shipped(small_run: Path, tmp_path: Path, in
     assert type(load(folder).index("de+clf")).__name__ == "Faiss"
     shared = [len(set(a) & set(b)) for a, b in zip(exact.ids_NK.tolist(), found.ids_NK.tolist(), strict=True)]
     assert min(shared) >= {"flat": 10, "hnsw": 8, "ivf": 4}[index_type]
+
+
+def test_the_index_that_the_run_chose_is_shipped(small_run: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(small_run, tmp_path / "run")
+    options = {"type": "ivf", "lists": 7, "probes": 3}
+    save_indexes(run, {"de+clf": {"name": "faiss", "options": options, "recall": 0.9}})
+    described = json.loads((export(run, tmp_path / "export") / "index.json").read_text())["index"]
+    assert {name: described["options"][name] for name in options} == options
 
 
 def test_without_faiss_all_labels_are_compared(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,15 @@ from xmclab.api import Ranking
 from xmclab.data import open_dataset
 from xmclab.errors import ConfigError, DataError, StorageError
 from xmclab.host.registry import default_registry
-from xmclab.runs.store import Labels
+from xmclab.plan.indexes.auto import Auto
+from xmclab.plan.indexes.faiss import Faiss
+from xmclab.runs.store import Labels, load_indexes, save_indexes
 from xmclab.serve import predictor as module
 from xmclab.serve.open import open_predictor
 from xmclab.serve.predictor import Predictor, merged
 
 TEXTS = ["plot functions", "a database for the web", "", "music player", "python library", "perl"]
+SEARCHES = ["de", "clf", "de+clf"]
 
 
 @pytest.fixture
@@ -115,6 +119,44 @@ def test_merged_rankings_are_sorted_and_padded() -> None:
     assert merged(first, nothing).ids_NK.tolist() == [[4, 1, -1]]
 
 
+LISTS = {"name": "faiss", "options": {"type": "ivf", "lists": 7, "probes": 2}, "recall": 0.5}
+
+
+@pytest.fixture
+def run_with_lists(small_run: Path, tmp_path: Path) -> Path:
+    """A run that chose inverted lists for `de` and exact search for the rest."""
+    folder = shutil.copytree(small_run, tmp_path / "run")
+    assert {use: report["name"] for use, report in load_indexes(folder).items()} == dict.fromkeys(SEARCHES, "exact")
+    save_indexes(folder, {"de": LISTS})
+    return folder
+
+
+def test_the_index_that_the_run_chose_is_used_again(run_with_lists: Path, small_run: Path) -> None:
+    found = open_predictor(run_with_lists, default_registry(), "cpu")
+    names = {search: type(found.index(search)).__name__ for search in SEARCHES}
+    assert names == {"de": "Faiss", "clf": "Exact", "de+clf": "Exact"}
+    index = found.index("de")
+    assert isinstance(index, Faiss)
+    assert (index.type, index.count, index.probes) == ("ivf", 7, 2)
+    whole = open_predictor(small_run, default_registry(), "cpu")
+    assert not np.array_equal(found.rank(TEXTS, 100, "de").ids_NK, whole.rank(TEXTS, 100, "de").ids_NK)
+
+
+def test_without_faiss_the_search_of_a_run_is_exact(
+    run_with_lists: Path, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    found = open_predictor(run_with_lists, default_registry(), "cpu").rank(TEXTS, 10, "de")
+    assert np.array_equal(found.ids_NK, predictor.rank(TEXTS, 10, "de").ids_NK)
+
+
+def test_other_labels_are_searched_as_their_number_suggests(run_with_lists: Path) -> None:
+    predictor = open_predictor(run_with_lists, default_registry(), "cpu").for_labels(
+        Labels(["a", "b"], ["perl", "web"])
+    )
+    assert isinstance(predictor.index("de"), Auto)
+
+
 def test_parts_that_only_training_needs_need_not_be_at_hand(small_run: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(small_run, tmp_path / "run")
     config = (folder / "config.yaml").read_text()
@@ -135,7 +177,9 @@ def test_a_folder_that_is_no_finished_run_is_refused(small_run: Path, tmp_path: 
         open_predictor(folder, default_registry(), "cpu")
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "result.json", "labels.jsonl", "encoder/features.json"])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "result.json", "labels.jsonl", "encoder/features.json", "indexes.json"]
+)
 def test_a_truncated_file_is_named(small_run: Path, tmp_path: Path, name: str) -> None:
     folder = shutil.copytree(small_run, tmp_path / "run")
     content = (folder / name).read_bytes()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from xmclab.api import Index, Ragged, Ranking
 from xmclab.evaluation.metrics import drop_filtered
+from xmclab.keys import Keys
 from xmclab.model.model import Model, Vectors
 
 COMBINED = "de+clf"
@@ -34,6 +35,11 @@ def look_up(index: Index, q_ND: Tensor, filter_NL: sp.csr_array, k: int) -> Rank
     return drop_filtered(Ranking(ids_NK.cpu().numpy(), scores_NK.cpu().numpy()), filter_NL, k)
 
 
+def recall_rng() -> np.random.Generator:
+    """Draws the queries on which an index measures its recall: the same ones in every evaluation."""
+    return Keys(0).rng("recall")
+
+
 def rank_all(
     model: Model,
     make_index: Callable[[], Index],
@@ -50,5 +56,6 @@ def rank_all(
     for name in queries:
         index = make_index()
         index.build(labels[name])
+        index.tune(queries[name], recall_rng())
         rankings[name] = look_up(index, queries[name], filter_NL, k)
     return rankings

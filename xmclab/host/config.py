@@ -76,7 +76,11 @@ class Config:
     def make_all(self, slot: str) -> dict[str, Any]:
         """New instances of all parts in a slot, by name."""
         part = self.parts.get(slot)
-        return {} if part is None else {each.name: construct(each.cls, each.options, slot) for each in part.all}
+        made = {} if part is None else {each.name: construct(each.cls, each.options, slot) for each in part.all}
+        if handed := SLOTS[slot].handed:
+            for each in made.values():
+                setattr(each, handed, self.make(handed))
+        return made
 
     def data_key(self) -> str:
         """Equal for configs that read the same data the same way."""

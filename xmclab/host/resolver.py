@@ -30,7 +30,7 @@ from xmclab.host.load import interface
 from xmclab.host.options import Option, construct, options_of, read_options
 from xmclab.host.recipes import MADE_WITH, Entry, is_file_name, recipe_layers, summary
 from xmclab.host.registry import Registry
-from xmclab.host.schema import ALL, AUTO, HEADS, NONE, SHORTHANDS, SLOTS, Settings
+from xmclab.host.schema import ALL, AUTO, HEADS, NONE, RENAMED, SHORTHANDS, SLOTS, Settings
 from xmclab.objectives.expr import TermSpec, parse_expression
 
 CUSTOM = "custom"  # what a config without a recipe is called
@@ -356,7 +356,8 @@ class _Resolver:
             if empty:
                 self.problems.append(Problem(entry.where, f"{empty[0]} is none and has no options"))
             else:
-                hint = self._absent_loss(entry.key) or _suggest(entry.key, self.known)
+                renamed = f"renamed to {RENAMED[entry.key]!r}" if entry.key in RENAMED else ""
+                hint = renamed or self._absent_loss(entry.key) or _suggest(entry.key, self.known)
                 self.problems.append(Problem(entry.where, "unknown key", hint))
 
     def _absent_loss(self, key: str) -> str:
@@ -383,7 +384,7 @@ class _Resolver:
 
 def _waits(place: str, choice: str) -> bool:
     """Whether this choice leaves a slot open until the data is known."""
-    return choice == AUTO and place in SLOTS and SLOTS[place].default == AUTO
+    return choice == AUTO and place in SLOTS and SLOTS[place].settled_later
 
 
 def _read_entries(slot: str, cls: type[Any], given: Mapping[str, Entry]) -> tuple[dict[str, Any], list[Problem]]:

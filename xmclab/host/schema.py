@@ -100,30 +100,35 @@ class Slot:
     """A place for one part: `sampler=cluster`, its options as `sampler.batch_size=512`."""
 
     kind: str
-    default: str  # a name; AUTO or ALL are valid only in slots that default to them
+    default: str  # a name; ALL is valid only in slots that default to it
+    settled_later: bool = False  # AUTO leaves the slot open until the data is known
     optional: bool = False  # takes `none`
     several: bool = False  # takes `a+b`; an option goes to each that has it, or to `a` alone as `slot.a.option`
+    handed: str = ""  # slot whose part it gets, as the attribute of that name
     keeps: tuple[str, ...] = ()  # options that all parts of the kind have; kept when another part is chosen
 
 
 HEADS = ("de", "clf")
 
 SLOTS: dict[str, Slot] = {
-    "reader": Slot("reader", AUTO, keeps=("text",)),
+    "reader": Slot("reader", AUTO, settled_later=True, keeps=("text",)),
     "encoder": Slot("encoder", "bag"),
     "head.de": Slot("head", "dual_encoder", optional=True),
     "head.clf": Slot("head", "classifier", optional=True),
     "reduction.de": Slot("reduction", "psl"),
     "reduction.clf": Slot("reduction", "psl"),
     "sampler": Slot("sampler", "random"),
-    "miner": Slot("miner", "none"),
-    "index": Slot("index", "exact"),
+    "miner": Slot("miner", "none", handed="index"),
+    "index": Slot("index", "auto"),
     "tracker": Slot("tracker", NONE, optional=True, several=True),
     "baseline": Slot("baseline", ALL, optional=True, several=True),
 }
 
 # Loss expressions: `loss.clf=ds+bce`, with the options of a term as `loss.clf.bce.weight=0.3`.
 EXPRESSIONS: dict[str, str] = {"loss.de": "ds", "loss.clf": "ds+bce"}
+
+# Keys of earlier versions, and what replaced them.
+RENAMED = {"miner.index": "index", "miner.faiss_type": "index.type"}
 
 # Shorthands that set both heads: `reduction=psl` means `reduction.de=psl reduction.clf=psl`.
 SHORTHANDS: dict[str, tuple[str, ...]] = {

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from xmclab.api import Dataset, Ragged, Ranking
+from xmclab.api import Dataset, Index, Ragged, Ranking
 from xmclab.data import open_data, with_reader
 from xmclab.data.tokens import Tokeniser
 from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, Problem, XmclabError
@@ -67,7 +67,7 @@ def run(config: Config, out: Path | None = None, console: Console | None = None)
         test = TestQueries(config, data, trainer, profile)
         seconds = {"prepare": time.perf_counter() - started}
         with observed(config, folder, trainer.steps, started) as log, failures(folder, settings.compile):
-            seconds["train"] = train(trainer, log, test, console)
+            seconds["train"] = train(trainer, log, test, folder, console)
             seconds["evaluate"] = test.seconds
             with timed(seconds, "baselines"):
                 baselines = test.baselines()
@@ -85,8 +85,8 @@ def run(config: Config, out: Path | None = None, console: Console | None = None)
     return result
 
 
-def train(trainer: Trainer, log: Log, test: TestQueries, console: Console) -> float:
-    """Run the loop, with records shown and sent to trackers; returns the seconds of training."""
+def train(trainer: Trainer, log: Log, test: TestQueries, folder: Path, console: Console) -> float:
+    """Run the loop, with records shown and sent to trackers, and chosen indexes saved; the seconds of training."""
     data, epochs = trainer.data, trainer.settings.epochs
     sizes = f"{len(data.train)} training queries, {data.num_labels} labels, {trainer.steps} steps"
     note(console, f"{data.name}: {sizes} on {trainer.device}")
@@ -99,6 +99,8 @@ def train(trainer: Trainer, log: Log, test: TestQueries, console: Console) -> fl
         def tell(record: Any) -> None:
             log(record)
             display.show(record)
+            if record["event"] in ("refresh", "eval"):
+                store.save_indexes(folder, test.indexes | {"mining": record.get("index", {})})
 
         return fit(trainer, tell, test.evaluate)
 
@@ -113,6 +115,7 @@ class TestQueries:
         self.evaluator = Evaluator.of_data(data)
         self.rankings: dict[str, Ranking] = {}
         self.metrics: Scores = {}
+        self.indexes: dict[str, dict[str, Any]] = {}  # what each search reports of its index
         self.seconds = 0.0
         self._tokens: Ragged | None = None
 
@@ -129,15 +132,23 @@ class TestQueries:
         trainer, settings = self.trainer, self.config.settings
         if self._tokens is None:
             self._tokens = trainer.tokeniser.tokens(trainer.model.encoder, self.data.test.texts, "test queries")
-        return rank_all(
+        made: list[Index] = []
+
+        def make_index() -> Index:
+            made.append(self.config.make("index"))
+            return made[-1]
+
+        rankings = rank_all(
             trainer.model,
-            lambda: self.config.make("index"),
+            make_index,
             self._tokens,
             trainer.label_tokens,
             self.data.test.filter_NL,
             settings.evaluate.depth,
             settings.encode.search_chunk,
         )
+        self.indexes = {name: index.report() for name, index in zip(rankings, made, strict=True)}
+        return rankings
 
     def baselines(self) -> Scores:
         """All metrics of the chosen baselines."""

@@ -3,6 +3,7 @@
 config.yaml       the resolved config; `recipe=RUN/config.yaml` runs it again
 environment.json  versions, seed, data fingerprint, device
 metrics.jsonl     a line per step and evaluation (the `jsonl` tracker)
+indexes.json      which index `auto` chose, for mining and for each search of the evaluation
 result.json       the document that `xmclab run --json` prints
 model.safetensors the weights (unless keep_model=false);  encoder/ vocabulary or tokenizer files
 labels.jsonl      names and texts of the labels, in the order of their ids
@@ -41,7 +42,7 @@ from xmclab.host.resolver import resolve
 from xmclab.model.model import Model
 
 CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.json", "encoder"
-LABELS, POINTS = "labels.jsonl", "points.npz"
+LABELS, POINTS, INDEXES = "labels.jsonl", "points.npz", "indexes.json"
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,25 @@ def save_model(folder: Path, model: Model) -> None:
 def save_points(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write the contributions of the test queries."""
     np.savez_compressed(folder / POINTS, allow_pickle=False, **arrays)
+
+
+def save_indexes(folder: Path, chosen: Mapping[str, Mapping[str, Any]]) -> None:
+    """Add reports of indexes, by `mining` or the name of a search; empty ones chose nothing."""
+    if chosen := {use: report for use, report in chosen.items() if report}:
+        write_json(folder / INDEXES, {**load_indexes(folder), **chosen})
+
+
+def load_indexes(folder: Path) -> dict[str, dict[str, Any]]:
+    """The latest report of every index that chose something in a run; see `Index.report`."""
+    file = folder / INDEXES
+    if not file.is_file():
+        return {}
+    with damage_reported(file):
+        reports: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return {
+            use: {**report, "name": str(report["name"]), "options": dict(report["options"])}
+            for use, report in reports.items()
+        }
 
 
 def peak_memory(device: torch.device) -> dict[str, int]:

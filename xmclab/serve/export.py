@@ -26,7 +26,6 @@ from torch import Tensor
 from xmclab import __version__
 from xmclab.api import Index
 from xmclab.errors import PluginError, Problem, StorageError
-from xmclab.evaluation.search import searches
 from xmclab.host.config import Config
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
@@ -104,7 +103,7 @@ def _write_index(predictor: Predictor, path: Path, index_type: str | None) -> di
     """Build and write the index of the last search; returns its entry in index.json, None without faiss."""
     search = predictor.searches[-1]
     try:
-        name, index = predictor.config.choice("index"), predictor.config.make("index")
+        name, index = predictor.new_index(search)
         if index_type is not None or not index.can_write:
             options = {"type": index_type} if index_type else {}
             name, index = "faiss", predictor.config.registry.get("index", "faiss")(**options)
@@ -113,7 +112,7 @@ def _write_index(predictor: Predictor, path: Path, index_type: str | None) -> di
             raise
         log.warning("faiss is not installed: no index written, searches of the export will compare all labels")
         return None
-    index.build(searches({head: predictor.vectors(head) for head in search.split("+")})[search])
+    index.build(predictor.search_vectors(search))
     index.write(path)
     return {"file": path.name, "search": search, "name": name, "options": dataclasses.asdict(index)}
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,9 +15,10 @@ from torch import Tensor
 
 from xmclab.api import Index, Ranking
 from xmclab.data.sparse import no_pairs
-from xmclab.errors import ConfigError, Problem, did_you_mean
-from xmclab.evaluation.search import COMBINED, look_up, searches
+from xmclab.errors import ConfigError, PluginError, Problem, did_you_mean
+from xmclab.evaluation.search import COMBINED, look_up, recall_rng, searches
 from xmclab.host.config import Config
+from xmclab.host.options import make_part
 from xmclab.model.model import Model
 from xmclab.plan.indexes.checks import refuse_non_finite
 from xmclab.plan.indexes.exact import Exact
@@ -31,6 +34,7 @@ class Predictor:
     Args:
         label_vectors: z_LD of a head as searched; called at most once for a head.
         stored_index: the prebuilt index of a search, None where there is none.
+        chosen: which index the run chose for a search, as `Index.report` says it.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class Predictor:
         labels: Labels,
         label_vectors: Callable[[str], Tensor],
         stored_index: Callable[[str], Index | None] = lambda search: None,
+        chosen: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self.config, self.model = config, model
         self.searches: tuple[str, ...] = model.head_names
@@ -47,7 +52,7 @@ class Predictor:
             self.searches += (COMBINED,)
         self.labels = labels
         self.trained_labels = len(labels)  # the first ones; later ones were added
-        self._label_vectors, self._stored_index = label_vectors, stored_index
+        self._label_vectors, self._stored_index, self._chosen = label_vectors, stored_index, chosen or {}
         self._vectors: dict[str, Tensor] = {}
         self._indexes: dict[str, Index] = {}
         self.without_word = 0  # texts ranked so far without a word of the vocabulary
@@ -91,15 +96,29 @@ class Predictor:
             self._vectors[head] = self._label_vectors(head)
         return self._vectors[head]
 
-    def index(self, search: str) -> Index:
-        """The index over the labels that the model was trained with."""
+    def index(self, search: str, q_ND: Tensor | None = None) -> Index:
+        """The index over the labels that the model was trained with; the first queries may adapt it."""
         if search not in self._indexes:
             index = self._stored_index(search)
             if index is None:
-                index = self.config.make("index")
-                index.build(searches({head: self.vectors(head) for head in search.split("+")})[search])
+                _, index = self.new_index(search)
+                index.build(self.search_vectors(search))
+                if q_ND is not None:
+                    index.tune(q_ND, recall_rng())
             self._indexes[search] = index
         return self._indexes[search]
+
+    def new_index(self, search: str) -> tuple[str, Index]:
+        """The name and the index, not yet built, that the run chose for a search; otherwise that of the config."""
+        with contextlib.suppress(PluginError):  # faiss may not be installed here
+            if chosen := self._chosen.get(search):
+                cls = self.config.registry.get("index", chosen["name"])
+                return chosen["name"], make_part(cls, chosen["options"], f"index of {search}")
+        return self.config.choice("index") or "", self.config.make("index")
+
+    def search_vectors(self, search: str) -> Tensor:
+        """z_LD of a search."""
+        return searches({head: self.vectors(head) for head in search.split("+")})[search]
 
     def add_labels(self, labels: Labels) -> None:
         """Rank these labels as well, by their texts; their ids follow those of the others.
@@ -146,7 +165,7 @@ class Predictor:
         return rankings
 
     def _look_up(self, search: str, vectors: Mapping[str, Tensor], filter_NL: sp.csr_array, k: int) -> Ranking:
-        ranking = look_up(self.index(search), vectors[search], filter_NL, k)
+        ranking = look_up(self.index(search, vectors[search]), vectors[search], filter_NL, k)
         if self._added_AD is None:
             return ranking
         if search == "clf":
@@ -160,7 +179,7 @@ class Predictor:
 
     def _classifier_guess(self, vectors: Mapping[str, Tensor]) -> NDArray[np.float32]:
         """[N, 1] the stand-in for the classifier's cosine of an added label: the mean over the nearest others."""
-        nearest_NK, _ = self.index("de").search(vectors["de"], min(NEAREST, self.trained_labels))
+        nearest_NK, _ = self.index("de", vectors["de"]).search(vectors["de"], min(NEAREST, self.trained_labels))
         z_NKD = self.vectors("clf")[nearest_NK.clamp(min=0)]
         cosines_NK = torch.einsum("nd,nkd->nk", vectors["clf"], z_NKD)
         found_NK = nearest_NK >= 0

@@ -1,4 +1,4 @@
-"""A plain sort to compare searches with, and searches with and without the compiled loop."""
+"""A plain sort to compare searches with."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-
-from xmclab.plan.indexes import exact, lists
 
 
 def naive_top(q: torch.Tensor, z: torch.Tensor, k: int) -> list[list[int]]:
@@ -20,10 +18,3 @@ def naive_top(q: torch.Tensor, z: torch.Tensor, k: int) -> list[list[int]]:
 @pytest.fixture(scope="session", name="naive_top")
 def naive_top_fixture() -> Callable[..., Any]:
     return naive_top
-
-
-@pytest.fixture(params=[False, True], ids=["plain", "compiled"])
-def compiled(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Search with and without the compiled loop, whatever the size."""
-    for module in (exact, lists):
-        monkeypatch.setattr(module, "accelerated", lambda entries: request.param)

@@ -7,12 +7,12 @@ import torch
 
 from xmclab.api import Index
 from xmclab.errors import DataError
+from xmclab.plan.indexes.auto import Auto
 from xmclab.plan.indexes.exact import Exact
 from xmclab.plan.indexes.faiss import Faiss
-from xmclab.plan.indexes.lists import Lists
 
-EVERY_INDEX = [Exact(), Lists(), Faiss(type="flat"), Faiss(type="hnsw"), Faiss(type="ivf")]
-KINDS = ["exact", "lists", "flat", "hnsw", "ivf"]
+EVERY_INDEX = [Auto(), Exact(), Faiss(type="flat"), Faiss(type="hnsw"), Faiss(type="ivf")]
+KINDS = ["auto", "exact", "flat", "hnsw", "ivf"]
 
 
 @pytest.mark.parametrize("index", EVERY_INDEX, ids=KINDS)
@@ -38,7 +38,7 @@ def test_vectors_that_are_not_finite_are_refused_by_id(index: Index, bad: float)
         index.build(good * bad)
 
 
-@pytest.mark.parametrize("index", [Exact(), Faiss()])
+@pytest.mark.parametrize("index", [Auto(), Exact(), Faiss()])
 def test_searching_before_building_is_refused(index: Index) -> None:
     with pytest.raises(RuntimeError, match="build the index"):
         index.search(torch.ones(1, 2), 1)
@@ -46,7 +46,7 @@ def test_searching_before_building_is_refused(index: Index) -> None:
 
 def test_low_precision_vectors_are_searched_in_float32() -> None:
     z = torch.tensor([[1.0, 0.5], [0.25, 2.0]], dtype=torch.bfloat16, requires_grad=True)
-    for index in (Exact(), Faiss()):
+    for index in (Auto(), Exact(), Faiss()):
         index.build(z)
         ids, scores = index.search(z, 2)
         assert ids.tolist() == [[0, 1], [1, 0]]

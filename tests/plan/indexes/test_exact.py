@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xmclab.plan.indexes.exact import Exact, top
 
 
-@pytest.mark.usefixtures("compiled")
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 12), st.integers(1, 12))
 def test_exact_search_is_the_sorted_list_whatever_the_blocks(
     naive_top: Callable[..., Any], seed: int, k: int, query_block: int, label_block: int
@@ -31,7 +30,6 @@ def test_exact_search_is_the_sorted_list_whatever_the_blocks(
     assert (scores[:, 10:] == -torch.inf).all()
 
 
-@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("ascending", [False, True])
 def test_exact_search_over_many_blocks(ascending: bool, naive_top: Callable[..., Any]) -> None:
     """Runs, thresholds and merges all come into play; scores that rise with the id fill every merge."""

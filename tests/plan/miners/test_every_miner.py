@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xmclab.api import Keys, Miner
+from xmclab.plan.indexes.exact import Exact
 from xmclab.plan.miners.ann import AnnMiner
 from xmclab.plan.miners.none import NoMiner
 from xmclab.plan.miners.random import RandomMiner
@@ -27,6 +28,7 @@ def test_nothing_excluded_is_ever_drawn_and_no_label_twice(
 ) -> None:
     rng, view, exclude = random_case(seed)
     miner: Miner = {"none": NoMiner, "random": RandomMiner, "ann": AnnMiner}[kind]()
+    miner.index = Exact()
     miner.refresh(view, exclude, 4, KEYS)
     rows = rng.permutation(exclude.shape[0])
     drawn = miner.sample(rows, n, exclude, rng)
@@ -45,6 +47,7 @@ def test_nothing_excluded_is_ever_drawn_and_no_label_twice(
 def test_draws_are_pure_in_the_generator(miner: Miner, random_case: Callable[..., Any]) -> None:
     _, view, _ = random_case(1)
     exclude = sp.csr_array((len(view.queries_ND), len(view.labels_LD)), dtype=bool)
+    miner.index = Exact()
     miner.refresh(view, exclude, 5, KEYS)
     rows = np.arange(exclude.shape[0])
     one, two, other = (miner.sample(rows, 2, exclude, np.random.default_rng(seed)) for seed in (0, 0, 1))

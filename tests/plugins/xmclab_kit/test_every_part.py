@@ -19,7 +19,7 @@ VARIANTS = [
     ("sampler", "cluster", {"depth": "release"}),
     ("sampler", "cluster", {"method": "k_means"}),
     ("sampler", "cluster_mix", {"cluster_size": 2, "double_at": (2,), "method": "k_means"}),
-    ("miner", "ann", {"index": "faiss", "faiss_type": "flat"}),
+    ("index", "faiss", {"type": "hnsw"}),
     ("encoder", "bag", {"hidden": 8, "feature_dropout": 0.3}),
     ("encoder", "hf", {"towers": "separate", "packing": "off"}),
     ("encoder", "hf", {"pooling": "cls"}),

@@ -1,25 +1,20 @@
 """Exact search with torch, on any device, in blocks.
 
 The scores of a block stay in the cache: one pass takes the maximum of each run of labels, and only runs that beat the
-k-th best score found so far are looked at again. So the cost is that of the matrix product and little more. The pass
-is compiled for large searches on a CPU; the results are the same.
+k-th best score found so far are looked at again. So the cost is that of the matrix product and little more.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from xmclab.api import Index, option
-from xmclab.kernels.dispatch import accelerated
-from xmclab.plan.indexes.best import Best
 from xmclab.plan.indexes.checks import refuse_non_finite
 
 RUN = 32  # neighbouring labels that share a maximum
-CELLS_PER_ENTRY = 1000  # a score is selected that much faster than numpy handles what `accelerated` counts
 
 Found = tuple[Tensor, Tensor, Tensor]  # (row_E, id_E, score_E) of cells that beat the k-th best of their row
 
@@ -27,8 +22,6 @@ Found = tuple[Tensor, Tensor, Tensor]  # (row_E, id_E, score_E) of cells that be
 @dataclass
 class Exact(Index):
     """Every label is compared; memory is bounded by the blocks, and equal scores are ordered by label id."""
-
-    exact: ClassVar[bool] = True
 
     query_block: int = option(1024, "queries compared at once", ge=1)
     label_block: int = option(0, "labels compared at once; 0: 4096 on a CPU (its cache), 65536 elsewhere", ge=0)
@@ -48,11 +41,7 @@ class Exact(Index):
             raise RuntimeError("build the index before searching it")
         q_QD = q_QD.to(self._z_LD)
         refuse_non_finite(q_QD, "query")
-        on_cpu = q_QD.device.type == "cpu"
-        label_block = self.label_block or (4096 if on_cpu else 65536)
-        if on_cpu and accelerated(len(q_QD) * len(self._z_LD) // CELLS_PER_ENTRY):
-            blocks = [search_compiled(q_BD, self._z_LD, k, label_block) for q_BD in q_QD.split(self.query_block)]
-            return torch.cat([ids for ids, _ in blocks]), torch.cat([scores for _, scores in blocks])
+        label_block = self.label_block or (4096 if q_QD.device.type == "cpu" else 65536)
         ids_QK = q_QD.new_full((len(q_QD), k), -1, dtype=torch.int64)
         scores_QK = q_QD.new_full((len(q_QD), k), -torch.inf)
         for start in range(0, len(q_QD), self.query_block):
@@ -81,16 +70,6 @@ def search_into(ids_QK: Tensor, scores_QK: Tensor, q_QD: Tensor, z_LD: Tensor, l
             pending = []
     if pending:
         merge_into(ids_QK, scores_QK, pending)
-
-
-def search_compiled(q_QD: Tensor, z_LD: Tensor, k: int, label_block: int) -> tuple[Tensor, Tensor]:
-    """(ids_QK, scores_QK) of some queries on a CPU, block by block of labels."""
-    best, rows_Q = Best(q_QD, len(q_QD), k, compiled=True), torch.arange(len(q_QD))
-    buffer = q_QD.new_empty(len(q_QD) * min(label_block, len(z_LD)))
-    for labels_P, z_PD in zip(torch.arange(len(z_LD)).split(label_block), z_LD.split(label_block), strict=True):
-        s_QP = buffer[: len(q_QD) * len(z_PD)].view(len(q_QD), len(z_PD))
-        best.keep(rows_Q, torch.mm(q_QD, z_PD.T, out=s_QP), labels_P)
-    return best.ranked()
 
 
 def above(s_QP: Tensor, threshold_Q: Tensor) -> Found:

@@ -19,9 +19,10 @@ from xmclab.plan.indexes.checks import refuse_non_finite
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-POINTS_PER_LIST = 39  # faiss warns when a list is trained from fewer; more cost time and find little
+POINTS_PER_LIST = 16  # to train the lists from; more cost time and find little
+FEWEST_PROBES = 4  # so that the lists hold more labels than the nearest, some of which the caller may exclude
 GPU_MOST = 2048  # most results of a query, and most lists searched, that faiss allows on a GPU
-TRAINING_ROUNDS = 6  # of the k-means that makes the lists
+TRAINING_ROUNDS = 4  # of the k-means that makes the lists
 
 
 def load_faiss() -> Any:
@@ -42,7 +43,6 @@ class Faiss(Index):
     hnsw is built by several threads, so two builds of it may differ slightly.
     """
 
-    pays_up_to: ClassVar[float] = 1 / 16
     can_write: ClassVar[bool] = True
 
     type: Literal["flat", "hnsw", "ivf"] = option("flat", "flat: exact; hnsw: a graph; ivf: inverted lists")
@@ -59,11 +59,35 @@ class Faiss(Index):
 
     def build(self, z_LD: Tensor) -> None:
         """Copy the label vectors into the index."""
+        self.train(z_LD)
+        self.fill(z_LD)
+
+    def train(self, z_LD: Tensor) -> None:
+        """Make the lists (ivf), still without labels."""
         refuse_non_finite(z_LD, "label")
-        vectors = _host(z_LD)
-        self._index = self._on_gpu(self._empty(*vectors.shape), z_LD.device)
-        self._index.train(vectors)
-        self._index.add(vectors)
+        self._index = self._on_gpu(self._empty(*z_LD.shape), z_LD.device)
+        self._index.train(_host(z_LD))
+
+    def fill(self, z_LD: Tensor) -> None:
+        """Add the labels."""
+        self._index.add(_host(z_LD))
+
+    def probe_for(self, q_SD: Tensor, nearest_SK: Tensor, z_LD: Tensor, recall: float, most: float) -> float:
+        """Set `probes` to as many lists as hold this share of the nearest labels, or to the most (ivf, once trained).
+
+        Args:
+            most: share of the lists.
+
+        Returns:
+            The recall with these probes.
+        """
+        quantizer = self._index.quantizer
+        _, lists_SP = quantizer.search(_host(q_SD), max(1, int(most * self._index.nlist)))
+        _, list_E = quantizer.search(_host(z_LD[nearest_SK.flatten()]), 1)
+        found_SPK = lists_SP[:, :, None] == list_E.reshape(len(q_SD), 1, -1)
+        recall_P = found_SPK.sum(axis=(0, 2)).cumsum() / list_E.size
+        self.probes = min(max(FEWEST_PROBES, int(np.searchsorted(recall_P, recall)) + 1), len(recall_P))
+        return float(recall_P[self.probes - 1])
 
     def search(self, q_QD: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """(ids_QK, scores_QK) on the device of the queries; -1 and -inf where faiss finds fewer.
@@ -95,19 +119,9 @@ class Faiss(Index):
         self._index = self._faiss.read_index(str(path))
 
     @property
-    def share(self) -> float:
-        """The share of the lists that a search covers; 1 for other structures."""
-        return min(1.0, self.probes / self._index.nlist) if self.type == "ivf" else 1.0
-
-    def look_further(self) -> bool:
-        """Double what a search covers; returns whether there was more to cover."""
-        if self._index is None or self.type == "flat":
-            return False
-        if self.type == "hnsw":
-            self.ef_search *= 2
-            return bool(self.ef_search < 2 * self._index.ntotal)
-        self.probes *= 2
-        return bool(self.probes < 2 * self._index.nlist)
+    def count(self) -> int:
+        """The number of lists (ivf), once trained."""
+        return int(self._index.nlist)
 
     def _empty(self, labels: int, width: int) -> Any:
         faiss = self._faiss
@@ -120,6 +134,7 @@ class Faiss(Index):
         lists = self.lists or max(1, min(round(4 * math.sqrt(labels)), labels // POINTS_PER_LIST))
         index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, min(lists, labels), faiss.METRIC_INNER_PRODUCT)
         index.cp.niter, index.cp.max_points_per_centroid = TRAINING_ROUNDS, POINTS_PER_LIST
+        index.cp.min_points_per_centroid = 1  # fewer are not worth a warning
         return index
 
     def _on_gpu(self, index: Any, device: torch.device) -> Any:

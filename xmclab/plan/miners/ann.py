@@ -7,83 +7,51 @@ Paper:    Kharbanda et al., UniDEC (WWW 2025), with depth = eta · refresh_every
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
-from xmclab.api import Index, Keys, Miner, View, option
-from xmclab.kernels.dispatch import numba_works
+from xmclab.api import Keys, Miner, View
 from xmclab.plan.csr import contains
 from xmclab.plan.draws import distinct
-from xmclab.plan.indexes.exact import Exact
-from xmclab.plan.indexes.faiss import Faiss, load_faiss
-from xmclab.plan.indexes.lists import Lists
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-EXACT_UP_TO = 5e9  # query-label pairs that a CPU compares in about the time it takes to build an index of lists
-RECALL_GOAL = 0.99
-FIRST_PROBES = 4  # lists searched before the recall is measured
-RECALL_QUERIES, RECALL_AT = 512, 30  # recall is measured on a sample of queries, among their nearest labels
 RESULTS_AT_ONCE = 1 << 22  # search results held at once
 QUERIES_AT_ONCE = 65536
 
 
 @dataclass
 class AnnMiner(Miner):
-    """Labels drawn from the nearest ones of the latest view; none before the first.
-
-    `auto` compares every pair on an accelerator and up to 5e9 pairs; beyond, it takes `Lists` where numba is installed,
-    or else faiss's inverted lists. An approximate search is measured against an exact one at every refresh, on a sample
-    of the queries, and searches wider until its recall is 0.99; if that does not pay, `auto` uses exact search.
-    """
+    """Labels drawn from the nearest ones of the latest view; none before the first."""
 
     needs_view: ClassVar[bool] = True
-
-    index: Literal["auto", "exact", "faiss"] = option("auto", "how the nearest labels are found; auto: by size")
-    faiss_type: Literal["flat", "hnsw", "ivf"] = option("ivf", "structure of the faiss index")
 
     def __post_init__(self) -> None:
         self._hard_NH: NDArray[np.int32] | None = None  # -1 only at the ends of rows
         self._mined_N = np.empty(0, dtype=np.int64)
-        self._recall: float | None = None
-        if self.index == "faiss":
-            load_faiss()  # reports its absence now, not after the first epochs
+        self._report: dict[str, Any] = {}
 
     def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
         """Keep the `depth` nearest labels of every query that are not excluded."""
-        z_LD = torch.from_numpy(view.labels_LD).to(view.device)
-        index, self._recall = self._make_index(view), 1.0
-        index.build(z_LD)
-        if not index.exact:
-            self._recall = reach_recall(index, view, keys)
-            if self.index == "auto" and index.share > index.pays_up_to:
-                index, self._recall = Exact(), 1.0
-                index.build(z_LD)
+        index, queries_ND = copy(self.index), torch.from_numpy(view.queries_ND)  # a copy is freed after the search
+        index.build(torch.from_numpy(view.labels_LD).to(view.device))
+        index.tune(queries_ND, keys.rng("recall", view.epoch))
         hard_NH = np.full((len(view.queries_ND), depth), -1, dtype=np.int32)
         for rows, k in _chunks(np.diff(exclude_NL.indptr), depth, exclude_NL.shape[1]):
-            ids_QK, _ = index.search(torch.from_numpy(view.queries_ND[rows]).to(view.device), k)
+            ids_QK, _ = index.search(queries_ND[torch.from_numpy(rows)].to(view.device), k)
             hard_NH[rows, : min(k, depth)] = _without_excluded(ids_QK.cpu().numpy(), rows, exclude_NL)[:, :depth]
         self._hard_NH, self._mined_N = hard_NH, np.count_nonzero(hard_NH >= 0, axis=1)
+        self._report = {"recall": report["recall"], "index": report} if (report := index.report()) else {}
 
-    def report(self) -> dict[str, float]:
-        """The recall of the latest search."""
-        return {} if self._recall is None else {"recall": self._recall}
-
-    def _make_index(self, view: View) -> Index:
-        if self.index == "faiss":
-            return Faiss(type=self.faiss_type)
-        pairs = len(view.queries_ND) * len(view.labels_LD)
-        if self.index == "exact" or view.device != "cpu" or pairs <= EXACT_UP_TO:
-            return Exact()
-        if numba_works():
-            return Lists(probes=FIRST_PROBES)
-        return Faiss(type="ivf", probes=FIRST_PROBES) if find_spec("faiss") else Exact()
+    def report(self) -> dict[str, Any]:
+        """The index of the latest search."""
+        return self._report
 
     def sample(
         self, rows_Q: NDArray[np.int64], n: int, exclude_NL: sp.csr_array, rng: np.random.Generator
@@ -93,21 +61,6 @@ class AnnMiner(Miner):
             return np.full((len(rows_Q), n), -1, dtype=np.int64)
         places_Qn = distinct(self._mined_N[rows_Q], n, rng)
         return np.where(places_Qn < 0, -1, self._hard_NH[rows_Q[:, None], places_Qn]).astype(np.int64)
-
-
-def reach_recall(index: Index, view: View, keys: Keys) -> float:
-    """Let the index search wider until it finds what exact search finds; returns the recall."""
-    sample = keys.rng("recall", view.epoch).permutation(len(view.queries_ND))[:RECALL_QUERIES]
-    q_QD = torch.from_numpy(view.queries_ND[sample]).to(view.device)
-    exact = Exact()
-    exact.build(torch.from_numpy(view.labels_LD).to(view.device))
-    k = min(RECALL_AT, len(view.labels_LD))
-    nearest_QK, _ = exact.search(q_QD, k)
-    while True:
-        found_QK, _ = index.search(q_QD, k)
-        recall = float((nearest_QK[:, :, None] == found_QK[:, None, :]).any(dim=2).float().mean())
-        if recall >= RECALL_GOAL or not index.look_further():
-            return recall
 
 
 def _chunks(excluded_N: NDArray[np.int64], depth: int, num_labels: int) -> Iterator[tuple[NDArray[np.int64], int]]:
