@@ -32,7 +32,7 @@ def measure() -> list[Row]:
     for step, rows in enumerate(plan):
         prepared = trainer.prepare(step, rows)
         lap("plan and collate (hidden in a thread)")
-        trainer.compute(step, trainer.on_device(prepared))
+        trainer.backward(step, prepared)
         lap("forward and backward")
         trainer.optimizers.clip()
         trainer.optimizers.step()

@@ -21,7 +21,8 @@ from xmclab.data import open_dataset
 from xmclab.host.registry import default_registry
 from xmclab.model.encoders import packed
 from xmclab.model.encoders.hf import MINILM, MINILM_PACKAGE, HuggingFace
-from xmclab.training.step import ChunkedEncoding
+from xmclab.training.batches import Chunk
+from xmclab.training.trainer import ChunkedEncoding
 
 VOCABULARY, CHUNK, POOL = 8192, 256, 1024
 FETCHES = 20  # in a row: a single one is too short to time
@@ -52,12 +53,12 @@ class SmallBert(torch.nn.Module):
 def step(encoder: Any, titles: Ragged, chunk: int) -> Callable[[], None]:
     """Encode the titles in chunks, take a loss over all pairs, and backpropagate."""
     rows = np.arange(len(titles))
-    chunks = [packed.pack(titles.take(rows[start : start + chunk])) for start in range(0, len(rows), chunk)]
-    seed_for: Callable[[str, int], int] = lambda purpose, index: index  # noqa: E731
+    parts = [packed.pack(titles.take(rows[start : start + chunk])) for start in range(0, len(rows), chunk)]
+    chunks = [Chunk(part, seed) for seed, part in enumerate(parts)]
 
     def run() -> None:
         encoder.zero_grad()
-        encoding = ChunkedEncoding(encoder, chunks, "label", seed_for, contextlib.nullcontext)
+        encoding = ChunkedEncoding(encoder, chunks, "label", contextlib.nullcontext)
         torch.nn.functional.normalize(encoding.x_BD).sum(dim=0).square().sum().backward()
         encoding.backward()
 

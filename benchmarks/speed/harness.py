@@ -62,14 +62,15 @@ def interleaved(
 
 def without_numba(run: Callable[[], Result]) -> Callable[[], Result]:
     """The same call with the plain numpy and torch versions."""
-    from xmclab.kernels import dispatch as accelerator
+    from xmclab.kernels import dispatch
 
     def plain() -> Result:
-        worth, accelerator.WORTH_LOADING = accelerator.WORTH_LOADING, 1 << 62
+        before = dispatch.WORTH_A_PASS, dispatch.WORTH_LOADING
+        dispatch.WORTH_A_PASS = dispatch.WORTH_LOADING = 1 << 62
         try:
             return run()
         finally:
-            accelerator.WORTH_LOADING = worth
+            dispatch.WORTH_A_PASS, dispatch.WORTH_LOADING = before
 
     return plain
 

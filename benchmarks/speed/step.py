@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import tempfile
 from collections.abc import Callable, Sequence
@@ -18,7 +19,6 @@ from xmclab.api import Dataset, Split
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
 from xmclab.runs.profile import Profile
-from xmclab.training.step import unprofiled
 from xmclab.training.trainer import Trainer
 
 QUERIES, POOL, PADDED = 1098, 3000, 32
@@ -148,7 +148,7 @@ class Step:
         self.trainer.step(0, self.prepared)
 
     def peers(self) -> dict[str, Callable[[], None]]:
-        truth = self.trainer.on_device(self.prepared).truth
+        truth = self.prepared.truth
         row_ids, label_ids = (
             torch.from_numpy(self.prepared.batch.rows_Q),
             torch.from_numpy(self.prepared.batch.labels_P),
@@ -165,7 +165,10 @@ class Step:
 
 def bare_products(step: Step) -> Callable[[], None]:
     """The unavoidable products of the heads: linear layers and scores, forward and backward."""
-    x_QD, x_PD = torch.randn(len(step.batch.rows_Q), step.width), torch.randn(len(step.batch.labels_P), step.width)
+    x_QD, x_PD = (
+        torch.randn(len(step.prepared.batch.rows_Q), step.width),
+        torch.randn(len(step.prepared.labels_P), step.width),
+    )
     w_DD = torch.randn(step.width, step.width)
 
     def run() -> None:
@@ -187,7 +190,7 @@ def overhead(step: Step, bound: float, repeats: int) -> Row:
     for _ in range(repeats):
         with profile.part("step"):
             step.ours()
-    step.trainer.part = unprofiled
+    step.trainer.part = contextlib.nullcontext
     whole = profile.seconds["step"] / repeats
     encoder = (profile.seconds["encode forward"] + profile.seconds["encode backward"]) / repeats
     what = f"overhead beyond the encoder: {step.shape}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,8 @@ import xmclab
 from xmclab.api import Batch
 from xmclab.model.heads.classifier import Classifier
 from xmclab.model.tables import RowOptimizer
-from xmclab.training.streaming import AllLabels, LabelBlocks
+from xmclab.objectives.truth import Truth
+from xmclab.training.streaming import StreamedRows, all_labels
 
 QUERIES, DIM, POSITIVES = 512, 64, 5
 LABELS, FEWER = 500_000, 100_000
@@ -40,15 +40,15 @@ def ours(loss: str, labels: int, queries: int = QUERIES, dim: int = DIM) -> Call
     head.build(8, labels)
     head.train()
     optimizer = RowOptimizer([head.psi])
-    blocks = LabelBlocks.of_batch(make_batch(labels, queries), "cpu")
+    truth = Truth.of_batch(make_batch(labels, queries), "cpu")
     objective = xmclab.objective(name, reduction, temperature=0.1)
     q_QD = torch.randn(queries, dim) * 0.1
-    update = partial(optimizer.update_block, head.psi)
+    rows = StreamedRows(optimizer, at_once=True)
     optimizer.update_block(head.psi, slice(0, 1), torch.zeros(1, dim))  # the state is part of the table
 
     def run() -> None:
-        step = AllLabels(head, objective, 1.0, q_QD, blocks, None, lambda block: block)
-        step.backward(update)
+        rows.backward(*all_labels(head, objective, q_QD, truth, None, lambda label: label))
+        rows.finish(None)
         optimizer.step()
 
     return run

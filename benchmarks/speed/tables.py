@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
+import numpy as np
 import torch
 from harness import Row, interleaved
 from torch import Tensor, nn
@@ -18,9 +18,9 @@ from xmclab.host.schema import OptimSettings
 from xmclab.model.heads.classifier import Classifier
 from xmclab.model.model import Model
 from xmclab.model.tables import RowOptimizer, RowTable, TableDtype, TableOptimizer
+from xmclab.objectives.engine import evaluate_vectors
 from xmclab.objectives.truth import Truth
 from xmclab.training.optim import Optimizers
-from xmclab.training.step import DeviceBatch, HeadTerm, forward_backward
 
 DIM, POOL, QUERIES = 64, 3000, 1024
 STORED: list[tuple[TableOptimizer, TableDtype, int]] = [
@@ -114,23 +114,15 @@ def whole_step(labels: int) -> Callable[[], None]:
     head = Classifier(dim=DIM)
     model = Model(SmallTransformer(), {"clf": head}, labels).train()
     optimizers = Optimizers(model, OptimSettings(), 1000, 100)
-    terms = {"clf": HeadTerm(xmclab.objective("ds+bce", temperature=1 / 18, symmetric=True), 1.0)}
-    row_E = torch.arange(QUERIES).repeat_interleave(2)
-    truth = Truth(
-        (QUERIES, POOL),
-        row_E,
-        torch.arange(2 * QUERIES),
-        torch.ones(len(row_E)),
-        row_E[:0],
-        row_E[:0],
-        most_per_row=2,
-        most_per_column=1,
-    )
+    objective = xmclab.objective("ds+bce", temperature=1 / 18, symmetric=True)
+    rows, none = np.repeat(np.arange(QUERIES), 2), np.zeros(0, np.int64)
+    positives = rows, np.arange(2 * QUERIES), np.ones(len(rows), np.float32)
+    truth = Truth.of_lists((QUERIES, POOL), positives, (none, none))
     tokens, ids = {"x_BTD": torch.randn(QUERIES, 12, 128)}, cycle(pools(labels))
 
     def run() -> None:
-        batch = DeviceBatch([tokens], [], next(ids), truth, None)
-        forward_backward(model, batch, terms, lambda purpose, chunk: 0, contextlib.nullcontext)
+        q_QD = head.queries(model.encoder(tokens))
+        evaluate_vectors(objective, q_QD, head.labels(None, next(ids)), truth, bound=head.score_bound).total.backward()
         optimizers.clip()
         optimizers.step()
 

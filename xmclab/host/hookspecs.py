@@ -32,7 +32,7 @@ KINDS = (
     "baseline",
 )
 # The built-in commands; plugins cannot use these names.
-COMMANDS = ("run", "predict", "eval", "score", "export", "parts", "recipes")
+COMMANDS = ("run", "predict", "eval", "export", "parts", "recipes")
 
 
 @dataclass(frozen=True)

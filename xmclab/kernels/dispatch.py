@@ -1,14 +1,14 @@
-"""Loops compiled by numba, where it is installed; each has a numpy or torch version that gives the same numbers.
+"""The one place that decides whether a compiled function replaces a plain one, which defines it.
 
-Samples and metrics are the same bit for bit, others within rounding where torch has its own exponentials (`scores`).
-Modules of compiled loops are imported at their first use, never at start-up.
+Compiled by numba, where it is installed, in modules beside this one that are imported at their first use; or by torch,
+where a run asks for it. Nobody else knows. A function stays compiled if a whole step or command is at least 1.1 times
+as fast with it; its module says where that was measured.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -24,13 +24,8 @@ Function = TypeVar("Function", bound=Callable[..., object])
 Result = TypeVar("Result")
 
 WORTH_A_PASS = 1 << 21  # scores: a step with fewer is hardly faster compiled (1.03 times at 1.4M, 1.2 at 6.6M)
-WORTH_LOADING = 100_000  # entries: with fewer, numpy is done before numba is imported
+WORTH_LOADING = 100_000  # numbers of a table: with fewer, torch is done before numba is imported
 _by_torch = ContextVar("by_torch", default=False)
-
-
-def accelerated(entries: int) -> bool:
-    """Whether compiled loops should work on this many entries."""
-    return entries >= WORTH_LOADING and numba_works()
 
 
 @cache
@@ -41,11 +36,6 @@ def numba_works() -> bool:
     except ImportError:
         return False
     return True
-
-
-def numba_is_loaded() -> bool:
-    """Whether numba is available without waiting: for loops that beat numpy's at any size."""
-    return "numba" in sys.modules and numba_works()
 
 
 def jit(function: Function) -> Function:
@@ -128,34 +118,11 @@ def large_matrix(x: Tensor, *_: object) -> bool:
     return x.is_contiguous() and not torch.compiler.is_compiling()  # it would trace into the loops
 
 
-def fused_for(x: Tensor, cells: int | None = None) -> ModuleType | None:
-    """The compiled passes over matrices, `scores` or `scores_torch`, if this is a matrix for them.
-
-    Args:
-        cells: of the matrix to be made from this one; default: its own.
-    """
-    if _for_loops(x, cells or x.numel()):
-        return importlib.import_module("xmclab.kernels.scores")
-    import torch
-
-    by_torch = not (x.is_meta or torch.compiler.is_compiling()) and _by_torch.get()
-    return importlib.import_module("xmclab.kernels.scores_torch") if by_torch else None
-
-
 @contextlib.contextmanager
 def compiled_by_torch(on: bool = True) -> Iterator[None]:
-    """Have torch compile the passes over scores that our loops do not cover, those on a GPU. Needs a compiler."""
+    """Have torch compile the passes over scores that our loops do not cover, as on a GPU. Needs a compiler."""
     before = _by_torch.set(on)
     try:
         yield
     finally:
         _by_torch.reset(before)
-
-
-def _for_loops(x: Tensor, cells: int) -> bool:
-    import torch  # by a statement, which can be traced
-
-    if torch.compiler.is_compiling():  # it would trace into the loops
-        return False
-    of_ours = x.device.type == "cpu" and x.dtype.itemsize == 4 and x.is_floating_point() and x.is_contiguous()
-    return of_ours and accelerated(cells)

@@ -33,14 +33,6 @@ AHEAD = 8  # rows between the prefetch of one and its turn
 WORTH_A_THREAD = 1 << 18  # numbers: with fewer, another thread starts too late to help
 
 
-def gather(weight_LD: Tensor, ids_P: Tensor, scale: float) -> Tensor:
-    """`tables.gather`."""
-    wide = torch.float32 if weight_LD.dtype == torch.bfloat16 else weight_LD.dtype
-    rows_PD = torch.empty(ids_P.shape[0], weight_LD.shape[1], dtype=wide)
-    _in_parts(_gather, rows_PD, _bits(weight_LD), ids_P.numpy(), scale, rows_PD.numpy())
-    return rows_PD
-
-
 def add_mean_squares(total_L: Tensor, rows: Rows, g_PD: Tensor) -> Tensor:
     """`tables.add_mean_squares`."""
     total_L, ids_P = _listed(rows, total_L)
@@ -99,22 +91,6 @@ def _in_parts(loop: Callable[..., None], rows_PD: Tensor, *arguments: Any) -> No
     else:
         edges = [rows * part // parts for part in range(parts + 1)]
         in_threads(loop, [(*arguments, *edge) for edge in pairwise(edges)])
-
-
-@jit
-def _gather(weight_LD: Stored, ids_P: NDArray[np.int64], scale: float, rows_PD: Floats, start: int, end: int) -> None:
-    width = weight_LD.shape[1]
-    flat = weight_LD.reshape(-1)
-    number = rows_PD.dtype.type(scale)
-    for place in range(start, end):
-        if place + AHEAD < end:
-            coming = ids_P[place + AHEAD] * width
-            ask_for(flat, coming, coming + width)
-        row = ids_P[place]
-        if not 0 <= row < len(weight_LD):
-            raise IndexError("no such row in the table")
-        for d in range(width):
-            rows_PD[place, d] = widened(weight_LD[row, d]) * number
 
 
 @jit

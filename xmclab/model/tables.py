@@ -81,7 +81,6 @@ class _Lookup(torch.autograd.Function):
         return sparse_gradient(ids_P, g_PD, ctx.shape), None, None
 
 
-@accelerated_by("tables", when=large_table)
 def gather(weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
     """scale * weight[ids], in at least float32."""
     rows_PD = widened(weight.index_select(0, ids_P))

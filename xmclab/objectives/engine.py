@@ -45,7 +45,6 @@ CELLS_OF_SLICE = 1 << 20  # to fit the cache of a CPU
 CELLS_OF_LAUNCH = 1 << 22  # elsewhere, where every slice costs launches
 
 Anchored = tuple[Tensor, Tensor]  # (log-sum-exp, slope) of each row, or of each column
-Closed = tuple[Tensor, Tensor, Tensor]  # (value, slope at the pairs, slope of the log-sum-exps)
 Exchange = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (n_GQ of own labels, s_E, 0 if not own) to those of all
 
 
@@ -121,15 +120,18 @@ def _finite(log_sum_A: Tensor) -> Tensor:
 class _Group:
     """The directions that share a temperature, and so exponentials."""
 
-    def __init__(self, temperature: float, first: float, shape: Sequence[int], like: Tensor, bound: float) -> None:
-        self.rescale = first / temperature  # scores in memory are divided by the first temperature
-        self.near = bound / temperature <= NEAR
-        self.log_sum_Q = like.new_full((shape[0],), -math.inf)
-        self.log_sum_P = like.new_full((shape[1],), -math.inf)
+    def __init__(self, temperature: float, engine: Engine) -> None:
+        scores, shape, directions = engine.scores, engine.truth.shape, engine.directions
+        self.rescale = directions[0].temperature / temperature  # scores in memory are divided by the first one
+        self.near = scores.bound / temperature <= NEAR
+        self.log_sum_Q, self.log_sum_P = (scores.like.new_full((size,), -math.inf) for size in shape)
         self.slope_Q, self.slope_P = torch.zeros_like(self.log_sum_Q), torch.zeros_like(self.log_sum_P)
-        self.competes = self.by_label = False
-        self.softplus: list[int] = []  # binary directions whose negatives cost log(1 + exp s)
-        self.others: list[int] = []  # binary directions with their own `of_negatives`
+        members = {n: d for n, d in enumerate(directions) if d.temperature == temperature}
+        self.competes = any(not d.term.binary for d in members.values())
+        self.by_label = any(d.anchors == "l2q" for d in members.values())
+        # Binary directions: those whose negatives cost log(1 + exp s), and those with their own `of_negatives`.
+        self.softplus = [n for n, d in members.items() if d.term.has_softplus_negatives]
+        self.others = [n for n, d in members.items() if d.term.binary and n not in self.softplus]
 
     def of(self, s_QB: Tensor) -> Tensor:
         """The scores at this temperature; the first group's are those in memory."""
@@ -168,7 +170,7 @@ class Engine:
         ]
         self.pairs = self._pairs(label_weight_P)
         self.scale = [share * direction.factor / direction.temperature for direction in directions]
-        self.groups = self._grouped()
+        self.groups = {t: _Group(t, self) for t in dict.fromkeys(d.temperature for d in directions)}
         self.competes = any(group.competes for group in self.groups.values())
         self.found: list[list[Tensor]] = [[] for _ in directions]  # parts of their values
 
@@ -206,21 +208,6 @@ class Engine:
                 raise ValueError(f"loss {term.name!r} needs label propensities: pass inverse_propensity_P")
             target_E = target_E * self.truth.inverse_propensity_E.to(target_E.dtype)
         return target_E
-
-    def _grouped(self) -> dict[float, _Group]:
-        groups: dict[float, _Group] = {}
-        for number, direction in enumerate(self.directions):
-            temperature, term = direction.temperature, direction.term
-            if temperature not in groups:
-                first = next(iter(groups), temperature)
-                like, bound = self.scores.like, self.scores.bound
-                groups[temperature] = _Group(temperature, first, self.truth.shape, like, bound)
-            group = groups[temperature]
-            group.competes |= not term.binary
-            group.by_label |= direction.anchors == "l2q"
-            if term.binary:
-                (group.softplus if term.has_softplus_negatives else group.others).append(number)
-        return groups
 
     @property
     def evaluation(self) -> Evaluation:
@@ -267,7 +254,11 @@ class Engine:
                 found.append((s_E[:0], (*pairs_by_autograd(loss, s_E, pairs), s_E[:0])))
         for number, (log_sum_A, result) in enumerate(found):
             direction, group, scale = self.directions[number], groups[number], self.scale[number]
-            value, slope_E, slope_A = _checked(direction.term, result, self.s_E, log_sum_A)
+            shapes, wanted = [tuple(x.shape) for x in result], [(), tuple(self.s_E.shape), tuple(log_sum_A.shape)]
+            if shapes != wanted:
+                message = f"value_and_grad() must return a sum and its gradients, of shapes {wanted}, not {shapes}"
+                raise PluginError(Problem(type(direction.term.loss).__name__, message))
+            value, slope_E, slope_A = result
             self.found[number][:1] = [value]
             gradient_E.add_(slope_E, alpha=scale)
             if direction.anchors == "l2q":
@@ -297,7 +288,7 @@ class Engine:
         s_QB = self.memory[: queries * width].view(queries, width)
         if self.loaded != block:
             self.loaded = block
-            self.scores.write(block, 1 / next(iter(self.groups)), s_QB)
+            self.scores.write(block, 1 / self.directions[0].temperature, s_QB)
             truth = self.truth
             self.at_E = self._cells(block, truth.row_E, truth.column_E)
             s_E = self.memory.index_select(0, self.at_E)
@@ -359,14 +350,6 @@ def pairs_by_autograd(loss: Loss, s_E: Tensor, pairs: Pairs) -> tuple[Tensor, Te
     return value.detach(), slope_E
 
 
-def _checked(term: Term, found: Closed, s_E: Tensor, log_sum_A: Tensor) -> Closed:
-    shapes, wanted = [tuple(x.shape) for x in found], [(), tuple(s_E.shape), tuple(log_sum_A.shape)]
-    if shapes != wanted:
-        message = f"value_and_grad() must return a sum and its gradients, of shapes {wanted}, not {shapes}"
-        raise PluginError(Problem(type(term.loss).__name__, message))
-    return found
-
-
 class Vectors(Scores):
     """Scores q z'; the gradient goes directly to the vectors: dq = G z, dz = G' q."""
 
@@ -376,7 +359,7 @@ class Vectors(Scores):
         self.inputs = (q_QD, z_PD)
         dtype = reduced_in(q_QD.dtype)
         self.like = q_QD.new_empty(0, dtype=dtype)
-        self.dq_QD, self.dz_PD = (torch.empty_like(x_XD, dtype=dtype) for x_XD in self.inputs)
+        self.dq_QD, self.dz_PD = torch.zeros_like(q_QD, dtype=dtype), torch.empty_like(z_PD, dtype=dtype)
 
     def write(self, block: slice, scale: float, out_QB: Tensor) -> None:
         # In pieces, because a product keeps a reordered copy of its labels.
@@ -388,20 +371,14 @@ class Vectors(Scores):
                 torch.mul(self.q_QD @ z_CD.T, scale, out=out_QC)
 
     def backward(self, block: slice, g_QB: Tensor) -> None:
-        g_QB = g_QB.to(self.q_QD.dtype)
-        _add_product(self.dq_QD, g_QB, self.z_PD[block], first=block.start == 0)
-        _add_product(self.dz_PD[block], g_QB.T, self.q_QD, first=True)
+        if g_QB.dtype == self.q_QD.dtype:
+            self.dq_QD.addmm_(g_QB, self.z_PD[block])
+            torch.mm(g_QB.T, self.q_QD, out=self.dz_PD[block])
+        else:
+            g_QB = g_QB.to(self.q_QD.dtype)
+            self.dq_QD += g_QB @ self.z_PD[block]
+            self.dz_PD[block] = g_QB.T @ self.q_QD
         self.gradients = self.dq_QD.to(self.q_QD.dtype), self.dz_PD.to(self.q_QD.dtype)
-
-
-def _add_product(total_AD: Tensor, g_AB: Tensor, x_BD: Tensor, first: bool) -> None:
-    """Add to the total, which is uninitialised at first."""
-    if total_AD.dtype == g_AB.dtype:
-        torch.addmm(total_AD, g_AB, x_BD, beta=0 if first else 1, out=total_AD)
-    elif first:
-        total_AD.copy_(g_AB @ x_BD)
-    else:
-        total_AD.add_(g_AB @ x_BD)
 
 
 def evaluate_vectors(

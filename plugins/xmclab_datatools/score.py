@@ -56,8 +56,8 @@ def score(
 ) -> None:
     """Score the predictions of any program: xmclab score --pred P.txt --truth tst_Y.txt --train trn_Y.txt"""
     from xmclab.data.propensity import FAMILIES
-    from xmclab.evaluation.files import read_ranking
     from xmclab.evaluation.scoring import DEPTH, Evaluator
+    from xmclab_datatools.rankings import read_ranking
 
     if propensity and family:
         raise ConfigError(Problem("score", "give either --propensity or --family"))
@@ -90,7 +90,7 @@ def _labels_of_data(source: str, overrides: list[str], plugin: list[str] | None)
     """(truth, training labels, filter, default A and B) of a data set."""
     from xmclab.data import open_data
     from xmclab.data.propensity import propensity_parameters
-    from xmclab.host.resolver import resolve
+    from xmclab.host import resolve
 
     data = open_data(resolve(["baseline=none", *overrides, f"data={source}"], registry_with(plugin)))
     return data.test.targets_NL, data.train.targets_NL, data.test.filter_NL, propensity_parameters(data.name)

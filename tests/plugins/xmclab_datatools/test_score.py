@@ -17,7 +17,7 @@ from xmclab.evaluation.scoring import Evaluator
 from xmclab.host.registry import default_registry
 
 Call = Callable[..., tuple[int, str, str]]
-GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "napkinxc.npz", allow_pickle=False)
+GOLDEN = np.load(Path(__file__).parents[2] / "golden" / "napkinxc.npz", allow_pickle=False)
 KINDS = ("P", "PSP", "nDCG", "PSnDCG")
 
 

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from xmclab.data.sparse import read_matrix
 from xmclab.errors import DataError
-from xmclab.evaluation.files import read_ranking
+from xmclab_datatools.rankings import read_ranking
 
 
 def as_text(matrix: sp.csr_array) -> str:
