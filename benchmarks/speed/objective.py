@@ -38,7 +38,7 @@ def vectors(queries: int, labels: int, norm: float = 1.0) -> tuple[Tensor, Tenso
 
 def measured_alone(make: Callable[[int, int], Call], queries: int, labels: int) -> Call:
     """A call whose peak is only its own: a small one first loads the libraries, and freed memory is returned."""
-    make(512, 256)()
+    make(2048, 1024)()
     call = make(queries, labels)
     ctypes.CDLL(None).malloc_trim(0)
     return call

@@ -80,19 +80,21 @@ def weigh_(
     """
     values = []
     for cut, s_RB in slices(s_QB):
-        slopes = []
+        parts = [(rows[0][cut, None], rows[1][cut, None])] if rows else []
+        parts += [columns] if columns else []
+        if near:
+            e_RB = s_RB.exp_()
+            w_RB = sum(slope * (-log_sum).clamp(max=WIDEST).exp() for log_sum, slope in parts)
+            if softplus is not None:
+                values.append(e_RB.log1p().sum())
+                w_RB = (1 + e_RB).reciprocal_().mul_(softplus).add_(w_RB)
+            e_RB.mul_(w_RB)
+            continue
+        slopes = [slope * (s_RB - _finite(log_sum)).exp_() for log_sum, slope in parts]
         if softplus is not None:
             values.append(softplus_of(s_RB, threshold=50).sum())  # log(1 + exp(50)) is 50 in float64
             slopes.append(s_RB.sigmoid().mul_(softplus))
-        parts = [(rows[0][cut, None], rows[1][cut, None])] if rows else []
-        parts += [columns] if columns else []
-        if near and parts:
-            s_RB.exp_().mul_(sum(slope * (-log_sum).clamp(max=WIDEST).exp() for log_sum, slope in parts))
-        else:
-            slopes += [slope * (s_RB - _finite(log_sum)).exp_() for log_sum, slope in parts]
-            s_RB.copy_(slopes.pop())
-        for slope_RB in slopes:
-            s_RB.add_(slope_RB)
+        s_RB.copy_(sum(slopes[1:], start=slopes[0]))
     return torch.stack(values).sum() if values else s_QB.new_zeros(())
 
 
