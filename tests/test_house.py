@@ -5,8 +5,13 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -225,3 +230,48 @@ def test_tests_mirror_the_code_file_by_file() -> None:
     }
     assert not strays - CROSS_CUTTING, f"named after no module: {sorted(strays - CROSS_CUTTING)}"
     assert not CROSS_CUTTING - strays, f"no exceptions any more: {sorted(CROSS_CUTTING - strays)}"
+
+
+def test_only_kernels_know_what_is_compiled() -> None:
+    """Others may say that a plain function can be replaced, or that a run wants torch to compile."""
+    allowed = {"accelerated_by", "compiled_by_torch", "large_matrix", "large_table", "in_large_pages", "random_bits"}
+    strays = []
+    for name, file in modules():
+        text = file.read_text(encoding="utf-8")
+        if name.split(".")[0] == "kernels":
+            continue
+        strays += [f"{name} imports numba"] if re.search(r"^\s*(from|import) numba", text, re.M) else []
+        used = [module for _, module in imports(ast.parse(text)) if module.startswith("kernels.")]
+        strays += [f"{name} imports {module}" for module in used if module.rpartition(".")[2] not in allowed]
+    assert not strays, "\n".join(strays)
+
+
+def test_the_mathematics_needs_neither_plugins_nor_config() -> None:
+    code = """
+import sys
+from xmclab.objectives import Objective, Psl, Term, TermSpec, divisor, parse_expression
+print([name for name in ("load", "registry", "resolver", "config", "recipes") if f"xmclab.host.{name}" in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_step_can_be_followed(small_trainer: Callable[..., Any]) -> None:
+    """It passes through few files, and does not jump between them."""
+    trainer = small_trainer("loss.clf=ds+bce")
+    prepared = [trainer.prepare(step, trainer.rows_N[:512]) for step in range(2)]
+    files: list[str] = []
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith((str(PACKAGE), str(ROOT / "plugins"))):
+            files.append(file)
+
+    trainer.step(0, prepared[0])
+    sys.setprofile(profile)
+    try:
+        trainer.step(1, prepared[1])
+    finally:
+        sys.setprofile(None)
+    assert 10 < len(set(files)) <= 12, sorted(set(files))
+    assert sum(a != b for a, b in pairwise(files)) <= 60

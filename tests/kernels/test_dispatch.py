@@ -71,6 +71,8 @@ def test_an_accelerator_replaces_what_it_is_for_and_torch_compiles_the_rest_wher
     with dispatch.compiled_by_torch():
         assert [function(few), function(many), function(many.double())] == ["torch", "numba", "torch"]
     assert function(few) == "plain"
+    loops.plain = lambda x: NotImplemented
+    assert function(many) == "plain"
     with dispatch.compiled_by_torch():
         assert dispatch.accelerated_by("scores", when=dispatch.large_matrix)(plain)(few) == "plain"
 

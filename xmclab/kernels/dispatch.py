@@ -75,6 +75,8 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 def accelerated_by(loops: str, when: Callable[..., bool], by_torch: bool = False) -> Callable[[Function], Function]:
     """Let the function of the same name in `xmclab.kernels.<loops>` replace the decorated one, which defines it.
 
+    It may look at its arguments and return NotImplemented.
+
     Args:
         when: called with the arguments; whether these are for the compiled version.
         by_torch: within `compiled_by_torch`, let torch compile the decorated function for all other arguments.
@@ -84,7 +86,9 @@ def accelerated_by(loops: str, when: Callable[..., bool], by_torch: bool = False
         @wraps(plain)
         def dispatched(*arguments: Any, **named: Any) -> object:
             if when(*arguments, **named) and numba_works():
-                return getattr(_loops(loops), plain.__name__)(*arguments, **named)
+                found = getattr(_loops(loops), plain.__name__)(*arguments, **named)
+                if found is not NotImplemented:
+                    return found
             compiled = by_torch and _by_torch.get()
             return (_compiled(plain) if compiled else plain)(*arguments, **named)
 
