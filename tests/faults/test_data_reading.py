@@ -171,7 +171,7 @@ def test_18_merged_they_are_not_each_others_negatives(data: Folder, monkeypatch:
 
     def watched(self: Trainer, *arguments: Any) -> Any:
         prepared = prepare(self, *arguments)
-        batches.append(prepared[0])
+        batches.append(prepared.batch)
         return prepared
 
     monkeypatch.setattr(Trainer, "prepare", watched)

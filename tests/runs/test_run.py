@@ -79,7 +79,7 @@ def test_out_of_memory_says_what_to_lower(
     message: str,
     small_config: Callable[..., Any],
 ) -> None:
-    monkeypatch.setattr(Trainer, "compute", lambda *_: allocate())
+    monkeypatch.setattr(Trainer, "backward", lambda *_: allocate())
     with pytest.raises(MemoryLimitError, match=message) as caught:
         run(small_config(), tmp_path / "out", QUIET)
     assert caught.value.exit_code == 6
@@ -90,7 +90,7 @@ def test_where_torch_cannot_compile_the_run_says_so(
 ) -> None:
     error = importlib.import_module("torch._dynamo.exc").TorchDynamoException("no compiler found")
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self: None)
-    monkeypatch.setattr(Trainer, "compute", lambda *_: raising(error)())
+    monkeypatch.setattr(Trainer, "backward", lambda *_: raising(error)())
     with pytest.raises(ConfigError, match=r"compile=true: .*no compiler found \(install .* compile=false\)"):
         run(small_config("compile=on"), tmp_path / "out", QUIET)
     with pytest.raises(RuntimeError, match="no compiler found"):  # of a part that compiles by itself
@@ -100,7 +100,7 @@ def test_where_torch_cannot_compile_the_run_says_so(
 def test_other_errors_stay_what_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Any]
 ) -> None:
-    monkeypatch.setattr(Trainer, "compute", lambda *_: raising(RuntimeError("of a plugin"))())
+    monkeypatch.setattr(Trainer, "backward", lambda *_: raising(RuntimeError("of a plugin"))())
     with pytest.raises(RuntimeError, match="of a plugin"):
         run(small_config(), tmp_path / "out", QUIET)
 
