@@ -11,8 +11,7 @@ first     n of each query adds up over the blocks, n of a label is complete in i
 exchange  what several processes with labels of their own tell each other; nothing in one process
 second    a block of scores becomes its gradient in place, and goes to where the scores came from
 
-A matrix that fits in one block is computed once and kept between the passes. Where scores come from is a `Scores`: a
-matrix, two sets of vectors (a pool), or the rows of a table (all labels, `training/streaming.py`).
+A matrix that fits in one block is computed once. Scores are given, or come from vectors (a pool) or a table.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus as softplus_of
+from torch.nn.functional import threshold
 
 from xmclab.api import BinaryLoss, Loss, MultiClassLoss, Pairs
 from xmclab.errors import PluginError, Problem
@@ -90,7 +90,7 @@ def weigh_(
                 w_RB = (1 + e_RB).reciprocal_().mul_(softplus).add_(w_RB)
             e_RB.mul_(w_RB)
             continue
-        slopes = [slope * (s_RB - _finite(log_sum)).exp_() for log_sum, slope in parts]
+        slopes = [_exp(s_RB - _finite(log_sum)).mul_(slope) for log_sum, slope in parts]
         if softplus is not None:
             values.append(softplus_of(s_RB, threshold=50).sum())  # log(1 + exp(50)) is 50 in float64
             slopes.append(s_RB.sigmoid().mul_(softplus))
@@ -108,10 +108,15 @@ def slices(s_QB: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 def _log_sum_exp(s_RB: Tensor, dim: int) -> Tensor:
     """torch.logsumexp with the sum as a product with ones, which is faster in both directions."""
-    top = _finite(s_RB.amax(dim=dim, keepdim=True))
-    e_RB = (s_RB - top).exp_()
-    ones = s_RB.new_ones(s_RB.shape[dim])
+    top, ones = _finite(s_RB.amax(dim=dim, keepdim=True)), s_RB.new_ones(s_RB.shape[dim])
+    e_RB = _exp(s_RB - top)
     return top.squeeze(dim) + (e_RB @ ones if dim == 1 else ones @ e_RB).log()
+
+
+def _exp(x: Tensor) -> Tensor:
+    """exp in place, with 0 for the smallest results: a CPU is slow at these, and at infinities."""
+    tiny = torch.finfo(x.dtype).tiny
+    return threshold(x.clamp_(min=math.log(1.1 * tiny)).exp_(), 1.2 * tiny, 0.0, inplace=True)
 
 
 def _finite(log_sum_A: Tensor) -> Tensor:
@@ -180,10 +185,9 @@ class Engine:
         """The positives with the targets and weights of each direction, anchors as rows."""
         truth, like, own, pairs = self.truth, self.s_E, self.scores.labels, []
         sides = [truth.labels if direction.anchors == "l2q" else truth.queries for direction in self.directions]
-        terms = [direction.term for direction in self.directions]
         weights = [
-            None if term.binary else term.reduction.weights(anchors.target_AM.to(like.dtype))
-            for term, anchors in zip(terms, sides, strict=True)
+            None if d.term.binary else d.term.reduction.weights(anchors.target_AM.to(like.dtype))
+            for d, anchors in zip(self.directions, sides, strict=True)
         ]
         for direction, anchors, w_AM, cell in zip(self.directions, sides, weights, self.cell_weight, strict=True):
             target_E = self._targets(direction.term, anchors)
@@ -214,16 +218,14 @@ class Engine:
     @property
     def evaluation(self) -> Evaluation:
         """The values, after `backward`; those of multi-class terms are known after `observe`."""
-        values = [torch.stack(parts).sum() for parts in self.found]
-        weighted = [direction.factor * value for direction, value in zip(self.directions, values, strict=True)]
-        names = [direction.name for direction in self.directions]
-        return Evaluation(torch.stack(weighted).sum(), dict(zip(names, values, strict=True)))
+        values = {d.name: torch.stack(parts).sum() for d, parts in zip(self.directions, self.found, strict=True)}
+        return Evaluation(torch.stack([d.factor * values[d.name] for d in self.directions]).sum(), values)
 
     def observe(self) -> None:
         """The first pass, if some term needs it; then the closed forms."""
-        if not self.competes:
-            return
         competing = [group for group in self.groups.values() if group.competes]
+        if not competing:
+            return
         for block in self.blocks:
             s_QB = self._load(block)
             for group in competing:
@@ -286,12 +288,11 @@ class Engine:
 
     def _load(self, block: slice) -> Tensor:
         """The negatives of a block; the scores of its positives go to `s_E`."""
-        queries, width = self.truth.shape[0], block.stop - block.start
+        truth, queries, width = self.truth, self.truth.shape[0], block.stop - block.start
         s_QB = self.memory[: queries * width].view(queries, width)
         if self.loaded != block:
             self.loaded = block
             self.scores.write(block, 1 / self.directions[0].temperature, s_QB)
-            truth = self.truth
             self.at_E = self._cells(block, truth.row_E, truth.column_E)
             s_E = self.memory.index_select(0, self.at_E)
             self.s_E = s_E if self.whole else torch.where(self.at_E < queries * width, s_E, self.s_E)
