@@ -151,8 +151,9 @@ def test_objectives_are_those_of_float64(
 
 @pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="torch needs a C++ compiler")
 @pytest.mark.parametrize("near", [True, False])
-def test_torch_compiles_the_same(near: bool) -> None:
-    outcomes = []
+def test_torch_compiles_the_same(near: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes, compiled, compile_ = [], [], dispatch._compiled
+    monkeypatch.setattr(dispatch, "_compiled", lambda plain: compiled.append(plain.__name__) or compile_(plain))
     for by_torch in (False, True):
         s_QB = scores(SCORES["near"])
         with dispatch.compiled_by_torch(by_torch):
@@ -161,6 +162,7 @@ def test_torch_compiles_the_same(near: bool) -> None:
             anchored = (log_sum_Q, torch.ones(17)), (log_sum_B, torch.ones(41))
             value = engine.weigh_(s_QB, *anchored, torch.tensor(0.3), near)
         outcomes.append([log_sum_Q, log_sum_B, value, s_QB])
+    assert compiled == ["log_sums", "weigh_"]
     torch.testing.assert_close(*outcomes, rtol=2e-6, atol=1e-6)
 
 

@@ -108,7 +108,7 @@ class Truth:
 
     @cached_property
     def transposed(self) -> Truth:
-        """The same pairs with labels as rows."""
+        """The same pairs with labels as rows, for matrices of all labels; anchors stay as they are."""
         return replace(
             self,
             shape=(self.shape[1], self.shape[0]),
