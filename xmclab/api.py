@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import scipy.sparse as sp
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xmclab.keys import Keys
@@ -37,6 +39,7 @@ __all__ = [
     "Head",
     "Index",
     "Keys",
+    "LabelSpace",
     "Loss",
     "Miner",
     "MultiClassLoss",
@@ -46,6 +49,7 @@ __all__ = [
     "Reader",
     "Reduction",
     "Sampler",
+    "Search",
     "Side",
     "Split",
     "Tokens",
@@ -417,6 +421,9 @@ class Head(nn.Module, ABC):
         """Whether to call `start`."""
         return False
 
+    def count(self, targets_NL: sp.csr_array) -> None:
+        """Optional: learn how frequent each label is among the training queries; before `start`."""
+
     def start(self, x_ND: Tensor, x_LD: Tensor, targets_NL: sp.csr_array) -> None:
         """Optional: initialise from the encoded training queries and labels, before the first step."""
 
@@ -426,7 +433,21 @@ class Head(nn.Module, ABC):
 
     @abstractmethod
     def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
-        """z_PD for labels: from their encoded texts `x_PD` (`labels_from == "text"`), or from the ids alone."""
+        """z_PD for labels: from their encoded texts `x_PD` (`labels_from == "text"`), or from the ids alone.
+
+        In searches, ids of labels known by their texts alone follow those of the training labels.
+        """
+
+    def search_queries(self, x_BD: Tensor) -> Tensor:
+        """q_BD as searched; by default at unit length."""
+        return F.normalize(self.queries(x_BD).float(), dim=-1)
+
+    def search_labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
+        """z_PD as searched; by default at unit length.
+
+        Label vectors may have one number more than query vectors: a bias, which is added to the score.
+        """
+        return F.normalize(self.labels(x_PD, labels_P).float(), dim=-1)
 
     @property
     def label_rows(self) -> nn.Module | None:
@@ -531,6 +552,54 @@ class Index(ABC):
     def read(self, path: Path) -> None:
         """Optional: load what `write` saved, instead of `build`; the caller has verified the file."""
         raise NotImplementedError(f"{type(self).__name__} cannot be read")
+
+
+class LabelSpace(ABC):
+    """The labels of a trained model, with vectors by head; for use in searches.
+
+    Heads are searched one by one (`de`) or together (`de+clf`), which adds their scores up.
+    """
+
+    heads: tuple[str, ...]
+    num_labels: int  # with vectors of all heads; ids from there on are labels added later, by their texts
+
+    @abstractmethod
+    def nearest(self, heads: str, queries: Mapping[str, Tensor], k: int) -> tuple[Tensor, Tensor]:
+        """(ids_NK, scores_NK) of the best labels, by the index of the run, as `Index.search` returns them."""
+
+    @abstractmethod
+    def scores(self, heads: str, queries: Mapping[str, Tensor], row_E: Tensor, label_E: Tensor) -> Tensor:
+        """[E] the scores of pairs of a query, by its row, and a label below `num_labels`."""
+
+
+@dataclass
+class Search(ABC):
+    """Ranks labels with the vectors of a trained model; one part may offer several rankings, each with a name.
+
+    Life cycle: constructed with options, then `fit` (or `load`) if it reads training queries, then `rank`.
+    Query vectors come by head, those of N queries as `q_ND`, without a bias.
+    """
+
+    reads_training_queries: ClassVar[bool] = False  # true: implements `fit`, `save` and `load`
+
+    index: Index = field(init=False, repr=False, compare=False)  # of the run, not yet built; for use in `fit`
+
+    @abstractmethod
+    def names(self, heads: Sequence[str]) -> tuple[str, ...]:
+        """The rankings that it offers for a model with these heads; the last one is the default."""
+
+    @abstractmethod
+    def rank(self, name: str, queries: Mapping[str, Tensor], labels: LabelSpace, k: int) -> tuple[Tensor, Tensor]:
+        """(ids_NK, scores_NK) of one of its rankings, as `Index.search` returns them."""
+
+    def fit(self, queries: Mapping[str, Tensor], targets_NL: sp.csr_array) -> None:
+        """Optional: take the vectors and the labels of the training queries."""
+
+    def save(self, folder: Path) -> None:
+        """Optional: write what `fit` learned."""
+
+    def load(self, folder: Path, device: torch.device) -> None:
+        """Optional: read what `save` wrote; called instead of `fit`."""
 
 
 @dataclass

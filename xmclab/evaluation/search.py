@@ -2,60 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from xmclab.api import Index, Ragged, Ranking
+from xmclab.api import Index, LabelSpace, Ranking, Search
 from xmclab.evaluation.metrics import drop_filtered
 from xmclab.keys import Keys
-from xmclab.model.model import Model, Vectors
+from xmclab.model.model import Vectors, with_constant
+from xmclab.plan.indexes.exact import Exact
 
-COMBINED = "de+clf"
-
-
-def searches(vectors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The vectors of each search: every head, and both side by side (whose inner product is the sum of the cosines)."""
-    single = dict(vectors)
-    if len(single) < 2:
-        return single
-    names = COMBINED.split("+")
-    if isinstance(vectors, Vectors) and list(vectors) == names:
-        return {**single, COMBINED: vectors.together}
-    return {**single, COMBINED: torch.cat([vectors[name] for name in names], dim=1)}
+NEAREST = 10  # trained labels that stand in for a label without a classifier
+PAIRS_AT_ONCE = 1 << 15  # whose scores are computed together
 
 
-def look_up(index: Index, q_ND: Tensor, filter_NL: sp.csr_array, k: int) -> Ranking:
+class Space(LabelSpace):
+    """The labels of a model, with an index for every combination of heads that is searched.
+
+    Args:
+        vectors: z_LD of a head as searched; called at most once for a head.
+        index_of: the index of a combination of heads, built (from an export) or not.
+    """
+
+    def __init__(
+        self,
+        heads: Sequence[str],
+        num_labels: int,
+        vectors: Callable[[str], Tensor] | Vectors,
+        index_of: Callable[[str], tuple[Index, bool]],
+    ) -> None:
+        self.heads, self.num_labels = tuple(heads), num_labels
+        self._made, self._index_of = vectors, index_of
+        self._vectors: dict[str, Tensor] = {}
+        self.indexes: dict[str, Index] = {}
+        self.added_AD: Tensor | None = None  # labels added later, as the dual encoder sees them
+
+    def vectors(self, head: str) -> Tensor:
+        """z_LD of a head."""
+        if head not in self._vectors:
+            self._vectors[head] = self._made[head] if isinstance(self._made, Vectors) else self._made(head)
+        return self._vectors[head]
+
+    def together(self, heads: str) -> Tensor:
+        """z_LD of heads side by side, whose inner product is the sum of their scores."""
+        names = heads.split("+")
+        if isinstance(self._made, Vectors) and list(self._made) == names:
+            return self._made.together
+        return torch.cat([self.vectors(name) for name in names], dim=1) if len(names) > 1 else self.vectors(heads)
+
+    def matching(self, heads: str, queries: Mapping[str, Tensor]) -> Tensor:
+        """q_ND for `together`."""
+        parts = [with_constant(queries[name], self.vectors(name)) for name in heads.split("+")]
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+
+    def index(self, heads: str, q_ND: Tensor | None = None) -> Index:
+        """The index over the labels of the model; the first queries may adapt it."""
+        if heads not in self.indexes:
+            index, built = self._index_of(heads)
+            if not built:
+                index.build(self.together(heads))
+                if q_ND is not None:
+                    index.tune(q_ND, recall_rng())
+            self.indexes[heads] = index
+        return self.indexes[heads]
+
+    def nearest(self, heads: str, queries: Mapping[str, Tensor], k: int) -> tuple[Tensor, Tensor]:
+        q_ND = self.matching(heads, queries)
+        ids_NK, scores_NK = self.index(heads, q_ND).search(q_ND, min(k, self.num_labels))
+        if self.added_AD is None:
+            return ids_NK, scores_NK
+        index, q_ND = Exact(), with_constant(queries["de"], self.added_AD)
+        index.build(self.added_AD)
+        added_NK, added_scores_NK = index.search(q_ND, min(k, len(self.added_AD)))
+        if heads != "de":
+            added_scores_NK = added_scores_NK + self._guess(heads, queries)
+        added_NK = torch.where(added_NK < 0, -1, added_NK + self.num_labels)
+        return best(torch.cat([ids_NK, added_NK], dim=1), torch.cat([scores_NK, added_scores_NK], dim=1), k)
+
+    def scores(self, heads: str, queries: Mapping[str, Tensor], row_E: Tensor, label_E: Tensor) -> Tensor:
+        q_ND, z_LD = self.matching(heads, queries), self.together(heads)
+        pairs = zip(row_E.split(PAIRS_AT_ONCE), label_E.split(PAIRS_AT_ONCE), strict=True)
+        found = [torch.linalg.vecdot(q_ND[rows], z_LD[labels]) for rows, labels in pairs]
+        return torch.cat(found) if found else q_ND.new_zeros(0)
+
+    def _guess(self, heads: str, queries: Mapping[str, Tensor]) -> Tensor:
+        """[N, 1] stands in for the other heads' score of an added label: the mean over the labels nearest by `de`."""
+        nearest_NK, _ = self.index("de", q_ND := self.matching("de", queries)).search(
+            q_ND, min(NEAREST, self.num_labels)
+        )
+        row_NK = torch.arange(len(nearest_NK), device=nearest_NK.device)[:, None].expand_as(nearest_NK)
+        found_NK = nearest_NK >= 0
+        others = "+".join(name for name in heads.split("+") if name != "de")
+        scores_NK = self.scores(others, queries, row_NK.reshape(-1), nearest_NK.clamp(min=0).reshape(-1))
+        mean_N = (scores_NK.view_as(nearest_NK) * found_NK).sum(dim=1) / found_NK.sum(dim=1).clamp(min=1)
+        return mean_N[:, None]
+
+
+def best(ids_NM: Tensor, scores_NM: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k best of these labels: by descending score, ties by ascending id; -1 is no label."""
+    by_id = ids_NM.argsort(dim=1, stable=True)
+    ids_NM, scores_NM = ids_NM.gather(1, by_id), scores_NM.gather(1, by_id)
+    scores_NM = scores_NM.masked_fill(ids_NM < 0, -torch.inf)
+    order_NK = scores_NM.argsort(dim=1, descending=True, stable=True)[:, :k]
+    return ids_NM.gather(1, order_NK), scores_NM.gather(1, order_NK)
+
+
+def rank(
+    search: Search, name: str, queries: Mapping[str, Tensor], labels: LabelSpace, filter_NL: sp.csr_array, k: int
+) -> Ranking:
     """The k best labels of every query that are not filtered for it."""
     widest = int(np.diff(filter_NL.indptr).max(initial=0))
-    ids_NK, scores_NK = index.search(q_ND, min(k + widest, filter_NL.shape[1]))
+    ids_NK, scores_NK = search.rank(name, queries, labels, min(k + widest, filter_NL.shape[1]))
     return drop_filtered(Ranking(ids_NK.cpu().numpy(), scores_NK.cpu().numpy()), filter_NL, k)
 
 
 def recall_rng() -> np.random.Generator:
     """Draws the queries on which an index measures its recall: the same ones in every evaluation."""
     return Keys(0).rng("recall")
-
-
-def rank_all(
-    model: Model,
-    make_index: Callable[[], Index],
-    query_tokens: Ragged,
-    label_tokens: Ragged,
-    filter_NL: sp.csr_array,
-    k: int,
-    chunk: int,
-) -> dict[str, Ranking]:
-    """Rankings by every search of the model: `de`, `clf` and `de+clf`, as far as it has those heads."""
-    queries = searches(model.query_vectors(query_tokens, chunk))
-    labels = searches(model.label_vectors(label_tokens, chunk))
-    rankings = {}
-    for name in queries:
-        index = make_index()
-        index.build(labels[name])
-        index.tune(queries[name], recall_rng())
-        rankings[name] = look_up(index, queries[name], filter_NL, k)
-    return rankings

@@ -29,6 +29,8 @@ def xmclab_parts() -> list[PartRef]:
         part("index", "auto", "xmclab.plan.indexes.auto:Auto"),
         part("index", "exact", "xmclab.plan.indexes.exact:Exact"),
         part("index", "faiss", "xmclab.plan.indexes.faiss:Faiss"),
+        part("search", "heads", "xmclab.evaluation.searches.heads:Heads"),
+        part("search", "neighbours", "xmclab.evaluation.searches.neighbours:Neighbours"),
         part("reader", "lf_json", "xmclab.data.readers.lf_json:LabelFeatureJson"),
         part("reader", "raw_text", "xmclab.data.readers.raw_text:RawText"),
         part("reader", "dexml", "xmclab.data.readers.dexml:Dexml"),

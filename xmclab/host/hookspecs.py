@@ -27,6 +27,7 @@ KINDS = (
     "reduction",
     "loss",
     "index",
+    "search",
     "reader",
     "tracker",
     "baseline",
@@ -78,7 +79,7 @@ def command(name: str, target: Callable[..., Any] | str, *, help: str = "") -> C
 
 @hookspec
 def xmclab_parts() -> list[PartRef]:  # type: ignore[empty-body]
-    """Supply parts: losses, reductions, samplers, miners, encoders, heads, indexes, readers, trackers, baselines.
+    """Supply parts: losses, reductions, samplers, miners, encoders, heads, indexes, searches, readers, trackers, baselines.
 
     A target given as `"module:attribute"` is imported only when the part is used, so that listing commands stay fast.
 

@@ -120,6 +120,7 @@ SLOTS: dict[str, Slot] = {
     "sampler": Slot("sampler", "random"),
     "miner": Slot("miner", "none", handed="index"),
     "index": Slot("index", "auto"),
+    "search": Slot("search", "heads", handed="index"),
     "tracker": Slot("tracker", NONE, optional=True, several=True),
     "baseline": Slot("baseline", ALL, optional=True, several=True),
 }

@@ -67,6 +67,8 @@ class Model(nn.Module):
     @torch.no_grad()
     def start_heads(self, query_tokens: Ragged, label_tokens: Ragged, targets_NL: sp.csr_array, chunk: int) -> None:
         """Let heads initialise themselves from the encoded data."""
+        for name in self.heads:
+            self.head(name).count(targets_NL)
         heads = [self.head(name) for name in self.heads if self.head(name).starts_from_texts]
         if not heads:
             return
@@ -84,28 +86,40 @@ class Model(nn.Module):
 
     @torch.inference_mode()
     def query_vectors(self, tokens: Ragged, chunk: int, names: Sequence[str] | None = None) -> Vectors:
-        """q_ND of the named heads (default: all) as searched: dropout off, unit length."""
+        """q_ND of the named heads (default: all) as searched, with dropout off."""
         names = names or self.head_names
         return self._vectors(self.encode(tokens, "query", chunk), len(tokens), "query", names)
 
     @torch.inference_mode()
-    def label_vectors(self, tokens: Ragged, chunk: int, names: Sequence[str] | None = None) -> Vectors:
-        """z_LD of the named heads (default: all) as searched: dropout off, unit length."""
+    def label_vectors(
+        self, tokens: Ragged, chunk: int, names: Sequence[str] | None = None, new: bool = False
+    ) -> Vectors:
+        """z_LD of the named heads (default: all) as searched, with dropout off.
+
+        Args:
+            tokens: of all training labels; with `new`, of labels that only heads that read texts know.
+        """
         names = names or self.head_names
         if any(self.head(name).labels_from == "text" for name in names):
-            return self._vectors(self.encode(tokens, "label", chunk), len(tokens), "label", names)
+            first = self.num_labels if new else 0
+            return self._vectors(self.encode(tokens, "label", chunk), len(tokens), "label", names, first)
         every = np.arange(self.num_labels)
         unread = ((every[start : start + chunk], None) for start in range(0, len(every), chunk))
         return self._vectors(unread, len(every), "label", names)
 
     def _vectors(
-        self, chunks: Iterable[tuple[NDArray[np.int64], Tensor | None]], num: int, side: Side, names: Sequence[str]
+        self,
+        chunks: Iterable[tuple[NDArray[np.int64], Tensor | None]],
+        num: int,
+        side: Side,
+        names: Sequence[str],
+        first: int = 0,
     ) -> Vectors:
         self.eval()
         vectors = Vectors()
         for rows, x_BD in chunks:
             where = torch.from_numpy(rows).to(self.device)
-            found = [self._of_head(self.head(name), side, x_BD, where) for name in names]
+            found = [self._of_head(self.head(name), side, x_BD, where + first) for name in names]
             if not vectors:
                 vectors = Vectors.empty(names, num, found)
             for name, v_BD in zip(names, found, strict=True):
@@ -116,8 +130,8 @@ class Model(nn.Module):
     def _of_head(head: Head, side: Side, x_BD: Tensor | None, where: Tensor) -> Tensor:
         if side == "query":
             assert x_BD is not None
-            return F.normalize(head.queries(x_BD).float(), dim=-1)
-        return F.normalize(head.labels(x_BD, where).float(), dim=-1)
+            return head.search_queries(x_BD)
+        return head.search_labels(x_BD, where)
 
 
 class Vectors(dict[str, Tensor]):
@@ -136,3 +150,8 @@ class Vectors(dict[str, Tensor]):
         vectors = cls(zip(names, together.split(widths, dim=1), strict=True))
         vectors.together = together
         return vectors
+
+
+def with_constant(q_ND: Tensor, z_LD: Tensor) -> Tensor:
+    """The query vectors, with a 1 at the end if the label vectors have a bias there."""
+    return F.pad(q_ND, (0, 1), value=1.0) if z_LD.shape[1] > q_ND.shape[1] else q_ND

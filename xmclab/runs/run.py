@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
-from xmclab.api import Dataset, Index, Ragged, Ranking
+from xmclab.api import Dataset, Ragged, Ranking, Search
 from xmclab.data import open_data, with_reader
 from xmclab.data.tokens import Tokeniser
 from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, Problem, XmclabError
 from xmclab.evaluation.report import print_table
 from xmclab.evaluation.scoring import Evaluator
-from xmclab.evaluation.search import rank_all
+from xmclab.evaluation.search import Space, rank
 from xmclab.host.config import Config
 from xmclab.model.device import deterministic, pick_device
 from xmclab.runs import store
@@ -75,6 +75,7 @@ def run(config: Config, out: Path | None = None, console: Console | None = None)
             store.save_points(folder, test.points())
             if settings.keep_model:
                 store.save_model(folder, trainer.model)
+                store.save_search(folder, test.search)
             store.save_labels(folder, store.Labels(data.label_names, data.label_texts))
             seconds["total"] = time.perf_counter() - started
             result = RunResult(folder, test.metrics, baselines, test.document(folder, baselines, seconds))
@@ -117,6 +118,7 @@ class TestQueries:
         self.metrics: Scores = {}
         self.indexes: dict[str, dict[str, Any]] = {}  # what each search reports of its index
         self.seconds = 0.0
+        self.search: Search  # the latest
         self._tokens: Ragged | None = None
 
     def evaluate(self) -> Scores:
@@ -132,22 +134,19 @@ class TestQueries:
         trainer, settings = self.trainer, self.config.settings
         if self._tokens is None:
             self._tokens = trainer.tokeniser.tokens(trainer.model.encoder, self.data.test.texts, "test queries")
-        made: list[Index] = []
-
-        def make_index() -> Index:
-            made.append(self.config.make("index"))
-            return made[-1]
-
-        rankings = rank_all(
-            trainer.model,
-            make_index,
-            self._tokens,
-            trainer.label_tokens,
-            self.data.test.filter_NL,
-            settings.evaluate.depth,
-            settings.encode.search_chunk,
-        )
-        self.indexes = {name: index.report() for name, index in zip(rankings, made, strict=True)}
+        model, chunk = trainer.model, settings.encode.search_chunk
+        queries = model.query_vectors(self._tokens, chunk)
+        labels = model.label_vectors(trainer.label_tokens, chunk)
+        space = Space(model.head_names, self.data.num_labels, labels, lambda heads: (self.config.make("index"), False))
+        self.search = self.config.make("search")
+        if self.search.reads_training_queries:
+            self.search.fit(model.query_vectors(trainer.query_tokens, chunk), self.data.train.targets_NL)
+        rankings = {
+            name: rank(self.search, name, queries, space, self.data.test.filter_NL, settings.evaluate.depth)
+            for name in self.search.names(model.head_names)
+        }
+        self.indexes = {heads: index.report() for heads, index in space.indexes.items()}
+        self.indexes[store.SEARCH_INDEX] = self.search.index.report()
         return rankings
 
     def baselines(self) -> Scores:

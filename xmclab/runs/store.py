@@ -6,6 +6,7 @@ metrics.jsonl     a line per step and evaluation (the `jsonl` tracker)
 indexes.json      which index `auto` chose, for mining and for each search of the evaluation
 result.json       the document that `xmclab run --json` prints
 model.safetensors the weights (unless keep_model=false);  encoder/ vocabulary or tokenizer files
+search/           what the search learned from the training queries, if it did
 labels.jsonl      names and texts of the labels, in the order of their ids
 points.npz        what each test query contributes to the metrics, for significance tests
 failure/          only if the run diverged: where and on what
@@ -33,7 +34,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from xmclab import __version__
-from xmclab.api import Dataset
+from xmclab.api import Dataset, Search
 from xmclab.errors import Problem, StorageError
 from xmclab.host.config import Config
 from xmclab.host.recipes import MADE_WITH
@@ -42,7 +43,8 @@ from xmclab.host.resolver import resolve
 from xmclab.model.model import Model
 
 CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.json", "encoder"
-LABELS, POINTS, INDEXES = "labels.jsonl", "points.npz", "indexes.json"
+LABELS, POINTS, INDEXES, SEARCH = "labels.jsonl", "points.npz", "indexes.json", "search"
+SEARCH_INDEX = "training queries"  # in INDEXES: the index of the search itself
 
 
 @dataclass(frozen=True)
@@ -128,13 +130,26 @@ def save_model(folder: Path, model: Model) -> None:
     model.encoder.save_assets(folder / ENCODER)
 
 
+def save_search(folder: Path, search: Search) -> None:
+    """Write what a search learned from the training queries."""
+    if search.reads_training_queries:
+        (folder / SEARCH).mkdir()
+        search.save(folder / SEARCH)
+
+
+def load_search(folder: Path, search: Search, device: torch.device) -> None:
+    """Read it again."""
+    with damage_reported(folder / SEARCH):
+        search.load(folder / SEARCH, device)
+
+
 def save_points(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write the contributions of the test queries."""
     np.savez_compressed(folder / POINTS, allow_pickle=False, **arrays)
 
 
 def save_indexes(folder: Path, chosen: Mapping[str, Mapping[str, Any]]) -> None:
-    """Add reports of indexes, by `mining` or the name of a search; empty ones chose nothing."""
+    """Add reports of indexes, by `mining`, the heads searched or `training queries`; empty ones chose nothing."""
     if chosen := {use: report for use, report in chosen.items() if report}:
         write_json(folder / INDEXES, {**load_indexes(folder), **chosen})
 

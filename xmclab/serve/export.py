@@ -2,8 +2,9 @@
 
 index.json            what is in the folder, with sizes and sha256
 config.yaml           the resolved config;  labels.jsonl  names and texts of the labels
-vectors/de.npy        label vectors of each head, float32 [L, D], at unit length
-index.faiss           the index over them of the search named in index.json, if faiss was installed
+vectors/de.npy        label vectors of each head as searched, float32 [L, D]; a bias, if there is one, is the last number
+search/               what the search learned from the training queries, if it did
+index.faiss           the index over those of all heads side by side, if faiss was installed
 weights.safetensors   weights of the model that no other file has
 encoder/              vocabulary or tokenizer files; a transformers encoder is in the folder itself instead, together
                       with its weights, as a SentenceTransformer (see `sentence_transformer`)
@@ -24,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from xmclab import __version__
-from xmclab.api import Index
+from xmclab.api import Index, Search
 from xmclab.errors import PluginError, Problem, StorageError
 from xmclab.host.config import Config
 from xmclab.host.registry import Registry
@@ -64,9 +65,15 @@ def write_export(predictor: Predictor, run: Path, to: Path, index_type: str | No
         else:
             write_sentence_transformer(folder, model)
         save_file(_own_weights(config, model, without=TRANSFORMER if head else None), folder / WEIGHTS)
+        if (run / store.SEARCH).is_dir():
+            shutil.copytree(run / store.SEARCH, folder / store.SEARCH)
         (folder / VECTORS).mkdir()
         for name in model.head_names:
-            np.save(folder / VECTORS / f"{name}.npy", predictor.vectors(name).float().cpu().numpy(), allow_pickle=False)
+            np.save(
+                folder / VECTORS / f"{name}.npy",
+                predictor.space.vectors(name).float().cpu().numpy(),
+                allow_pickle=False,
+            )
         trained = json.loads((run / store.RESULT).read_text(encoding="utf-8"))
         manifest = {
             "format": FORMAT,
@@ -100,8 +107,8 @@ def _without_labels(config: Config, encoder: Any) -> Model:
 
 
 def _write_index(predictor: Predictor, path: Path, index_type: str | None) -> dict[str, Any] | None:
-    """Build and write the index of the last search; returns its entry in index.json, None without faiss."""
-    search = predictor.searches[-1]
+    """Build and write the index of all heads together; returns its entry in index.json, None without faiss."""
+    search = "+".join(predictor.space.heads)
     try:
         name, index = predictor.new_index(search)
         if index_type is not None or not index.can_write:
@@ -112,7 +119,7 @@ def _write_index(predictor: Predictor, path: Path, index_type: str | None) -> di
             raise
         log.warning("faiss is not installed: no index written, searches of the export will compare all labels")
         return None
-    index.build(predictor.search_vectors(search))
+    index.build(predictor.space.together(search))
     index.write(path)
     return {"file": path.name, "search": search, "name": name, "options": dataclasses.asdict(index)}
 
@@ -123,7 +130,7 @@ def load_export(folder: Path, registry: Registry, device: torch.device, override
     files, stored = manifest["files"], manifest["index"]
     later = {INDEX} if stored else set()
     for name in files:
-        if name not in later and not name.startswith(f"{VECTORS}/"):
+        if name not in later and not name.startswith((f"{VECTORS}/", f"{store.SEARCH}/")):
             _verify(folder, name, files)
 
     config = resolve([f"recipe={folder / store.CONFIG}", *overrides, "index=exact"], registry)
@@ -158,7 +165,13 @@ def load_export(folder: Path, registry: Registry, device: torch.device, override
             return None
         return index
 
-    predictor = Predictor(config, model, labels, label_vectors, stored_index)
+    def load_search(search: Search) -> None:
+        for name in files:
+            if name.startswith(f"{store.SEARCH}/"):
+                _verify(folder, name, files)
+        store.load_search(folder, search, device)
+
+    predictor = Predictor(config, model, labels, label_vectors, stored_index, load_search=load_search)
     _check_manifest(folder, manifest, predictor)
     return predictor
 
@@ -188,7 +201,7 @@ def _check_manifest(folder: Path, manifest: dict[str, Any], predictor: Predictor
     real = {"labels": len(predictor.labels), "heads": heads, "sentence_transformer": query_head(model)}
     found = {field: manifest[field] for field in real}
     if stored:
-        real["search of the index"], found["search of the index"] = predictor.searches[-1], stored.get("search")
+        real["search of the index"], found["search of the index"] = "+".join(heads), stored.get("search")
     for field, value in real.items():
         if found[field] != value:
             raise _damaged(folder, f"{field}: {found[field]!r}, but the other files say {value!r}")

@@ -10,7 +10,7 @@ from torch import Tensor
 from xmclab.errors import Problem, StorageError
 from xmclab.host.registry import Registry
 from xmclab.model.device import pick_device
-from xmclab.runs.store import LABELS, load_indexes, load_labels, load_model
+from xmclab.runs.store import LABELS, load_indexes, load_labels, load_model, load_search
 from xmclab.serve.export import AGAIN, MANIFEST, VECTORS, load_export
 from xmclab.serve.predictor import Predictor
 
@@ -45,4 +45,11 @@ def open_predictor(
         tokens = model.encoder.tokenise(labels.texts if textual else labels.texts[:1])  # a table reads no text
         return model.label_vectors(tokens, chunk, [head])[head]
 
-    return Predictor(config, model, labels, label_vectors, chosen=load_indexes(folder))
+    return Predictor(
+        config,
+        model,
+        labels,
+        label_vectors,
+        chosen=load_indexes(folder),
+        load_search=lambda search: load_search(folder, search, model.device),
+    )

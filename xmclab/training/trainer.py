@@ -29,7 +29,7 @@ from xmclab.errors import DataError, DivergedError, Problem
 from xmclab.host.config import Config
 from xmclab.kernels.dispatch import compiled_by_torch
 from xmclab.model.device import autocast_for, pick_device, to_device
-from xmclab.model.model import Model
+from xmclab.model.model import Model, with_constant
 from xmclab.objectives.engine import evaluate_vectors
 from xmclab.objectives.truth import Truth
 from xmclab.plan.pool import build_batch
@@ -147,6 +147,7 @@ class Trainer:
         head = "de" if "de" in self.objectives else self.model.head_names[0]
         queries = self.model.query_vectors(self.query_tokens, chunk, [head])[head]
         labels = self.model.label_vectors(self.label_tokens, chunk, [head])[head]
+        queries = with_constant(queries, labels)
         view = View(epoch, queries.cpu().numpy(), labels.cpu().numpy(), str(self.device))
         if self._mines:
             depth = self.settings.pool.eta * self.settings.refresh_every

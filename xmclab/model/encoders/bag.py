@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse as sp
@@ -28,11 +28,15 @@ class Bag(Encoder, FeatureOptions):
     """TF-IDF weighted sum of feature vectors, then an optional residual layer.
 
     Formula:  b = sum_f w_f E_f,  x = b + U gelu(V b)  (x = b when hidden = 0)
-    Where:    w_f TF-IDF weight of feature f in the text, E_f its trained vector
+    Where:    w_f TF-IDF weight of feature f in the text, E_f its trained vector; with towers=separate, labels have
+              vectors of their own, with towers=residual vectors that are added to those of queries
     """
 
     dim: int = option(256, "width of the vectors", ge=1)
     hidden: int = option(0, "units of the residual layer; 0: none", ge=0)
+    towers: Literal["shared", "separate", "residual"] = option(
+        "shared", "vectors for both sides; a copy for labels; or vectors from 0 that labels add to the shared ones"
+    )
     feature_dropout: float = option(0.0, "share of a text's features dropped in training", ge=0, lt=1)
     lr: float = option(2e-3, "learning rate of the vectors and of the residual layer", gt=0)
     table: TableOptimizer = option("adamw", "how the vectors of the features in a batch are updated")
@@ -62,6 +66,10 @@ class Bag(Encoder, FeatureOptions):
     def _create(self) -> None:
         self.embedding = RowTable(max(self.featuriser.width, 1), self.dim, lr=self.lr, optimizer=self.table)
         nn.init.normal_(self.embedding.weight, std=self.dim**-0.5)
+        if self.towers != "shared":
+            self.label_embedding = RowTable(len(self.embedding.weight), self.dim, lr=self.lr, optimizer=self.table)
+            start = self.embedding.weight if self.towers == "separate" else torch.zeros_like(self.embedding.weight)
+            self.label_embedding.weight.data.copy_(start)
         self.residual: nn.Module | None = None
         if self.hidden:
             last = nn.Linear(self.hidden, self.dim)
@@ -102,10 +110,17 @@ class Bag(Encoder, FeatureOptions):
 
     def forward(self, tokens: Tokens, side: Side = "query") -> Tensor:
         weight_T = F.dropout(tokens["weight_T"], self.feature_dropout, self.training)
-        x_BD: Tensor = _SparseProduct.apply(  # type: ignore[no-untyped-call]
-            self.embedding.weight, self.embedding.scale, weight_T, tokens
+        x_BD = sum(
+            _SparseProduct.apply(table.weight, table.scale, weight_T, tokens)  # type: ignore[no-untyped-call]
+            for table in self._tables(side)
         )
         return x_BD if self.residual is None else x_BD + self.residual(x_BD)
+
+    def _tables(self, side: Side) -> tuple[RowTable, ...]:
+        """Those whose vectors are added up."""
+        if side == "query" or self.towers == "shared":
+            return (self.embedding,)
+        return (self.label_embedding,) if self.towers == "separate" else (self.embedding, self.label_embedding)
 
 
 def _options(features: FeatureOptions) -> dict[str, Any]:

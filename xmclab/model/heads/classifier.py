@@ -11,53 +11,55 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xmclab.api import Head, option
-from xmclab.model.heads.projection import ProjectionInit, projection
+from xmclab.api import option
+from xmclab.model.heads.projected import ProjectedHead, projection
 from xmclab.model.tables import RowTable, TableDtype, TableOptimizer
 
 LABELS_AT_ONCE = 1 << 16  # labels whose initial rows are made together
 
 
 @dataclass(eq=False)
-class Classifier(Head):
+class Classifier(ProjectedHead):
     """Per-label classifiers: g2 = linear, dropout on the query; labels are rows of a table.
 
     Formula:  q = g2(Phi(x)),  z_l = dropout(Psi_l);  with `normalise`, both at unit length
+              with a bias, q has a 1 and z_l its bias at the end, the last number of its row
     Paper:    UniDEC (Kharbanda et al., WWW 2025), CLF head: not normalised in training, rows drawn by Xavier's rule.
     """
 
     labels_from = "table"
 
-    dim: int = option(384, "width of the vectors", ge=1)
-    dropout: float = option(0.1, "share of the projection dropped in training", ge=0, lt=1)
     row_dropout: float = option(0.1, "share of the label rows' numbers dropped in training", ge=0, lt=1)
-    init: ProjectionInit = option("default", "initial linear map: torch's default, or the identity")
-    normalise: bool = option(False, "train on cosines, as the search does, instead of inner products")
+    normalise: bool = option(False, "train on cosines instead of inner products")
     rows: Literal["xavier", "texts", "texts+queries"] = option(
         "xavier",
         "initial rows: random, the label's text, or that plus the mean of its training queries (both projected)",
     )
-    temperature: float = option(1 / 18, "divides the inner product in training", gt=0)
-    lr: float = option(2e-4, "learning rate of the projection", gt=0)
     table: TableOptimizer = option("adamw", "how the touched rows of the table are updated")
     table_dtype: TableDtype = option("float32", "type of the stored rows; bfloat16 halves them, with random rounding")
     table_lr: float = option(1e-3, "learning rate of the table", gt=0)
 
-    def __post_init__(self) -> None:
-        super().__init__()
-
     def build(self, width: int, num_labels: int) -> None:
+        self.build_scale(num_labels)
         self.g2 = nn.Sequential(projection(width, self.dim, self.init), nn.Dropout(self.dropout))
-        self.psi = RowTable(num_labels, self.dim, lr=self.table_lr, optimizer=self.table, dtype=self.table_dtype)
-        nn.init.xavier_uniform_(self.psi.weight)
+        numbers = self.dim + (self.bias != "none")
+        self.psi = RowTable(num_labels, numbers, lr=self.table_lr, optimizer=self.table, dtype=self.table_dtype)
+        nn.init.xavier_uniform_(self.psi.weight[:, : self.dim])
+        nn.init.zeros_(self.psi.weight[:, self.dim :])
 
     @property
     def score_bound(self) -> float:
-        return 1.0 if self.normalise else math.inf
+        return self.bound(1.0) if self.normalise else math.inf
 
     @property
     def starts_from_texts(self) -> bool:
         return self.rows != "xavier"
+
+    @torch.no_grad()
+    def count(self, targets_NL: sp.csr_array) -> None:
+        super().count(targets_NL)
+        if self.bias != "none":
+            self.psi.weight[:, -1] = self.prior(targets_NL)[:-1].to(self.psi.weight)
 
     @torch.no_grad()
     def start(self, x_ND: Tensor, x_LD: Tensor, targets_NL: sp.csr_array) -> None:
@@ -71,11 +73,13 @@ class Classifier(Head):
             if with_queries:
                 means_BD = torch.from_numpy(positives_LN[block] @ queries_ND).to(x_LD.device)
                 rows_BD = F.normalize(rows_BD + F.normalize(means_BD, dim=-1), dim=-1)
-            self.psi.weight[block] = rows_BD
+            self.psi.weight[block, : self.dim] = rows_BD.to(self.psi.weight)
 
     def queries(self, x_BD: Tensor) -> Tensor:
         q_BD: Tensor = self.g2(x_BD)
-        return F.normalize(q_BD, dim=-1) if self.normalise else q_BD
+        q_BD = F.normalize(q_BD, dim=-1) if self.normalise else q_BD
+        q_BD = self.sharpened(q_BD) if self.learn_temperature else q_BD
+        return q_BD if self.bias == "none" else F.pad(q_BD, (0, 1), value=1.0)
 
     def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
         return self.of_rows(self.psi(labels_P))
@@ -84,9 +88,10 @@ class Classifier(Head):
     def label_rows(self) -> RowTable:
         return self.psi
 
-    def query_projection(self) -> tuple[nn.Linear, Literal["tanh", "none"]]:
-        return cast(nn.Linear, self.g2[0]), "none"
+    def query_projection(self) -> tuple[nn.Linear, Literal["tanh", "none"]] | None:
+        return None if self.bias != "none" else (cast(nn.Linear, self.g2[0]), "none")
 
     def of_rows(self, rows_PD: Tensor) -> Tensor:
-        z_PD = F.dropout(rows_PD, self.row_dropout, self.training)
-        return F.normalize(z_PD, dim=-1) if self.normalise else z_PD
+        z_PD = F.dropout(rows_PD[:, : self.dim], self.row_dropout, self.training)
+        z_PD = F.normalize(z_PD, dim=-1) if self.normalise else z_PD
+        return z_PD if self.bias == "none" else torch.cat([z_PD, self.limited(rows_PD[:, self.dim :])], dim=1)

@@ -5,47 +5,70 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, cast
 
+import scipy.sparse as sp
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xmclab.api import Head, option
-from xmclab.model.heads.projection import ProjectionInit, projection
+from xmclab.api import option
+from xmclab.model.heads.projected import ProjectedHead, projection
+from xmclab.model.tables import RowTable
 
 
 @dataclass(eq=False)
-class DualEncoder(Head):
+class DualEncoder(ProjectedHead):
     """Dual encoder: g1 = linear, activation, dropout, then unit length; labels are encoded texts.
 
     Formula:  q = normalise(g1(Phi(x))),  z_l = normalise(g1(Phi(z_l)))
+              with a bias, q has a 1 and z_l its bias at the end
     Paper:    UniDEC (Kharbanda et al., WWW 2025), DE head; without a classifier head: DePSL.
     """
 
     labels_from = "text"
 
-    dim: int = option(384, "width of the vectors", ge=1)
     activation: Literal["tanh", "none"] = option("tanh", "activation between the linear map and the dropout")
-    dropout: float = option(0.1, "share of the projection dropped in training", ge=0, lt=1)
-    init: ProjectionInit = option("default", "initial linear map: torch's default, or the identity")
-    temperature: float = option(1 / 18, "divides the cosine in training", gt=0)
-    lr: float = option(2e-4, "learning rate of the projection", gt=0)
-
-    def __post_init__(self) -> None:
-        super().__init__()
+    bias: Literal["none", "mean", "label", "prior"] = option(  # type: ignore[assignment]
+        "none", "bias per label: learnt from the log-odds of the mean frequency or the label's own, or prior: fixed"
+    )
+    bias_lr: float = option(1e-2, "learning rate of the biases", gt=0)
 
     def build(self, width: int, num_labels: int) -> None:
+        self.build_scale(num_labels)
         activation = [nn.Tanh()] if self.activation == "tanh" else []
         self.g1 = nn.Sequential(projection(width, self.dim, self.init), *activation, nn.Dropout(self.dropout))
+        if self.bias != "none":
+            self.offset = RowTable(num_labels, 1, lr=self.bias_lr)
+            self.offset.weight.requires_grad_(self.bias != "prior")
+            nn.init.zeros_(self.offset.weight)
+            self.register_buffer("offset_of_new", torch.zeros(()))
 
     @property
     def score_bound(self) -> float:
-        return 1.0
+        return self.bound(1.0)
 
-    def query_projection(self) -> tuple[nn.Linear, Literal["tanh", "none"]]:
-        return cast(nn.Linear, self.g1[0]), self.activation
+    @torch.no_grad()
+    def count(self, targets_NL: sp.csr_array) -> None:
+        super().count(targets_NL)
+        if self.bias != "none":
+            *_, offset_of_new = prior_L = self.prior(targets_NL)
+            self.offset.weight[:, 0] = prior_L[:-1]
+            self.offset_of_new.copy_(offset_of_new)
+
+    def query_projection(self) -> tuple[nn.Linear, Literal["tanh", "none"]] | None:
+        return None if self.bias != "none" else (cast(nn.Linear, self.g1[0]), self.activation)
 
     def queries(self, x_BD: Tensor) -> Tensor:
-        return F.normalize(self.g1(x_BD), dim=-1)
+        q_BD = F.normalize(self.g1(x_BD), dim=-1)
+        q_BD = self.sharpened(q_BD) if self.learn_temperature else q_BD
+        return q_BD if self.bias == "none" else F.pad(q_BD, (0, 1), value=1.0)
 
     def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
         assert x_PD is not None, "the dual encoder reads label texts"
-        return self.queries(x_PD)
+        z_PD = F.normalize(self.g1(x_PD), dim=-1)
+        return z_PD if self.bias == "none" else torch.cat([z_PD, self._biases(labels_P)], dim=1)
+
+    def _biases(self, labels_P: Tensor) -> Tensor:
+        """[P, 1] those of these labels; ids from L on are new labels."""
+        old_P = labels_P < len(self.offset.weight)
+        bias_P1 = self.offset(labels_P.clamp(max=len(self.offset.weight) - 1))
+        return self.limited(torch.where(old_P[:, None], bias_P1, self.offset_of_new))
