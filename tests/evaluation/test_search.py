@@ -1,22 +1,102 @@
-"""Rankings of all labels: filtered pairs are in none of them."""
+"""Rankings of all labels, from the vectors of their heads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
 
-def test_filter_pairs_are_left_out_of_every_ranking(tmp_path: Path, small_trainer: Callable[..., Any]) -> None:
-    from xmclab.evaluation.search import rank_all
+from xmclab.api import Index
+from xmclab.evaluation.search import Space, best, rank
+from xmclab.model.model import Vectors
+from xmclab.plan.indexes.exact import Exact
 
-    made = small_trainer()
-    data = made.data
-    tokens = made.model.encoder.tokenise(data.test.texts)
-    rankings = rank_all(
-        made.model, lambda: made.config.make("index"), tokens, made.label_tokens, data.test.filter_NL, 100, 512
-    )
-    assert list(rankings) == ["de", "clf", "de+clf"]
+QUERIES, LABELS = 6, 11
+
+
+def exact(heads: str) -> tuple[Index, bool]:
+    return Exact(), False
+
+
+@pytest.fixture
+def made() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Vectors of queries and labels; `de` has a bias, `clf` has none."""
+    torch.manual_seed(0)
+    widths = {"de": 4, "clf": 3}
+    queries = {head: torch.randn(QUERIES, width) for head, width in widths.items()}
+    labels = {head: torch.randn(LABELS, width + (head == "de")) for head, width in widths.items()}
+    return queries, labels
+
+
+def expected(queries: dict[str, Tensor], labels: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The score of every label, from the definition."""
+    de = queries["de"] @ labels["de"][:, :4].T + labels["de"][:, 4]
+    clf = queries["clf"] @ labels["clf"].T
+    return {"de": de, "clf": clf, "de+clf": de + clf}
+
+
+@pytest.mark.parametrize("heads", ["de", "clf", "de+clf"])
+def test_labels_are_searched_by_inner_product_and_bias(
+    made: tuple[dict[str, Tensor], dict[str, Tensor]], heads: str
+) -> None:
+    queries, labels = made
+    space = Space(("de", "clf"), LABELS, labels.__getitem__, exact)
+    ids_NK, scores_NK = space.nearest(heads, queries, 5)
+    s_NL = expected(queries, labels)[heads]
+    torch.testing.assert_close(scores_NK, s_NL.sort(dim=1, descending=True).values[:, :5])
+    torch.testing.assert_close(scores_NK, s_NL.gather(1, ids_NK))
+    rows, columns = torch.tensor([0, 0, 5]), torch.tensor([3, 10, 0])
+    torch.testing.assert_close(space.scores(heads, queries, rows, columns), s_NL[rows, columns])
+
+
+def test_vectors_side_by_side_are_searched_without_a_copy() -> None:
+    vectors = Vectors.empty(["de", "clf"], LABELS, [torch.empty(1, 3), torch.empty(1, 2)])
+    space = Space(("de", "clf"), LABELS, vectors, exact)
+    assert space.together("de+clf") is vectors.together
+    assert space.together("clf").data_ptr() == vectors["clf"].data_ptr()
+
+
+@pytest.mark.parametrize("heads", ["de", "de+clf"])
+def test_added_labels_have_a_bias_and_the_classifier_s_mean_of_the_nearest(
+    made: tuple[dict[str, Tensor], dict[str, Tensor]], heads: str
+) -> None:
+    queries, labels = made
+    space = Space(("de", "clf"), LABELS, labels.__getitem__, exact)
+    space.added_AD = torch.randn(3, 5)
+    old = expected(queries, labels)
+    new_NA = queries["de"] @ space.added_AD[:, :4].T + space.added_AD[:, 4]
+    if heads == "de+clf":
+        nearest = old["de"].topk(10, dim=1).indices
+        new_NA = new_NA + old["clf"].gather(1, nearest).mean(dim=1, keepdim=True)
+    s_NL = torch.cat([old[heads], new_NA], dim=1)
+    ids_NK, scores_NK = space.nearest(heads, queries, LABELS + 3)
+    assert ids_NK.sort(dim=1).values.tolist() == [list(range(LABELS + 3))] * QUERIES
+    torch.testing.assert_close(scores_NK, s_NL.gather(1, ids_NK))
+    assert (scores_NK.diff(dim=1) <= 0).all()
+
+
+def test_the_best_are_sorted_by_score_then_id_and_padded() -> None:
+    ids, scores = best(torch.tensor([[4, 1, -1, 7, 2]]), torch.tensor([[0.9, 0.5, 3.0, 0.5, 0.1]]), 4)
+    assert (ids.tolist(), scores.tolist()) == ([[4, 1, 7, 2]], [[pytest.approx(0.9), 0.5, 0.5, pytest.approx(0.1)]])
+    ids, scores = best(torch.tensor([[4, -1, -1]]), torch.tensor([[0.5, 1.0, 2.0]]), 3)
+    assert (ids.tolist(), scores.tolist()) == ([[4, -1, -1]], [[0.5, -np.inf, -np.inf]])
+
+
+@pytest.mark.parametrize("search", ["heads", "neighbours"])
+def test_filter_pairs_are_left_out_of_every_ranking(small_trainer: Callable[..., Any], search: str) -> None:
+    trainer = small_trainer(f"search={search}")
+    data, model, part = trainer.data, trainer.model, trainer.config.make("search")
+    queries = model.query_vectors(model.encoder.tokenise(data.test.texts), 512)
+    part.fit(model.query_vectors(trainer.query_tokens, 512), data.train.targets_NL)
+    space = Space(model.head_names, data.num_labels, model.label_vectors(trainer.label_tokens, 512), exact)
     rows, columns = data.test.filter_NL.nonzero()
-    for ranking in rankings.values():
+    names = part.names(model.head_names)
+    assert names == ("de", "clf", "de+clf", *(["nn", "de+clf+nn"] if search == "neighbours" else []))
+    for name in names:
+        ranking = rank(part, name, queries, space, data.test.filter_NL, 100)
+        assert ranking.ids_NK.shape == (len(data.test), 100)
         assert not (ranking.ids_NK[rows] == columns[:, None]).any()

@@ -8,10 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from xmclab.data import open_dataset
-from xmclab.evaluation.search import searches
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
-from xmclab.model.model import Model
+from xmclab.model.model import Model, with_constant
 from xmclab.training.trainer import Trainer
 
 SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.de.dim=16", "head.clf.dim=8", "head.clf.rows=xavier"]
@@ -23,22 +22,21 @@ def trainer() -> Trainer:
     return Trainer(resolve(SMALL, registry), open_dataset("tiny", "title", registry))
 
 
-def test_heads_lie_side_by_side_and_are_searched_together_without_a_copy(trainer: Trainer) -> None:
+def test_heads_lie_side_by_side_without_a_copy(trainer: Trainer) -> None:
     for vectors in (
         trainer.model.query_vectors(trainer.query_tokens, 100),
         trainer.model.label_vectors(trainer.label_tokens, 100),
     ):
-        found = searches(vectors)
-        assert list(found) == ["de", "clf", "de+clf"]
-        torch.testing.assert_close(found["de+clf"], torch.cat([vectors["de"], vectors["clf"]], dim=1), rtol=0, atol=0)
-        assert found["de+clf"].untyped_storage().data_ptr() == vectors["clf"].untyped_storage().data_ptr()
-        assert found["de+clf"].untyped_storage().nbytes() == 4 * len(vectors["de"]) * (16 + 8)
+        assert list(vectors) == ["de", "clf"]
+        torch.testing.assert_close(vectors.together, torch.cat([vectors["de"], vectors["clf"]], dim=1), rtol=0, atol=0)
+        assert vectors.together.untyped_storage().data_ptr() == vectors["clf"].untyped_storage().data_ptr()
+        assert vectors.together.untyped_storage().nbytes() == 4 * len(vectors["de"]) * (16 + 8)
 
 
-def test_other_vectors_are_put_together_in_the_order_of_the_search() -> None:
-    clf, de = torch.rand(3, 2), torch.rand(3, 4)
-    assert torch.equal(searches({"clf": clf, "de": de})["de+clf"], torch.cat([de, clf], dim=1))
-    assert searches({"clf": clf}) == {"clf": clf}
+def test_queries_get_a_1_where_labels_have_a_bias() -> None:
+    q_ND = torch.rand(3, 4)
+    assert with_constant(q_ND, torch.rand(5, 4)) is q_ND
+    assert torch.equal(with_constant(q_ND, torch.rand(5, 5)), torch.cat([q_ND, torch.ones(3, 1)], dim=1))
 
 
 @pytest.mark.parametrize("chunk", [7, 10_000])
@@ -57,4 +55,4 @@ def test_vectors_are_those_of_their_texts_whatever_the_chunks(trainer: Trainer, 
 
 def test_no_texts_have_no_vectors(trainer: Trainer) -> None:
     nothing = trainer.query_tokens.take(np.zeros(0, np.int64))
-    assert searches(trainer.model.query_vectors(nothing, 8)) == {}
+    assert trainer.model.query_vectors(nothing, 8) == {}

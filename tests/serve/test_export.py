@@ -127,7 +127,7 @@ def test_label_vectors_are_plain_arrays_at_unit_length(pair: tuple[Path, Path]) 
     for head in ("de", "clf"):
         vectors = np.load(exported / "vectors" / f"{head}.npy", allow_pickle=False)
         assert vectors.dtype == np.float32
-        np.testing.assert_array_equal(vectors, load(run).vectors(head).numpy())
+        np.testing.assert_array_equal(vectors, load(run).space.vectors(head).numpy())
         np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
 
 
@@ -146,7 +146,7 @@ def test_every_index_of_faiss_can_be_shipped(small_run: Path, tmp_path: Path, in
     described = json.loads((folder / "index.json").read_text())["index"]
     assert (described["search"], described["options"]["type"]) == ("de+clf", index_type)
     exact, found = load(small_run).rank(TEXTS, 10, "de+clf"), load(folder).rank(TEXTS, 10, "de+clf")
-    assert type(load(folder).index("de+clf")).__name__ == "Faiss"
+    assert type(load(folder).space.index("de+clf")).__name__ == "Faiss"
     shared = [len(set(a) & set(b)) for a, b in zip(exact.ids_NK.tolist(), found.ids_NK.tolist(), strict=True)]
     assert min(shared) >= {"flat": 10, "hnsw": 8, "ivf": 4}[index_type]
 

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from xmclab.api import Ranking
 from xmclab.data import open_dataset
 from xmclab.errors import ConfigError, DataError, StorageError
 from xmclab.host.registry import default_registry
@@ -19,7 +18,7 @@ from xmclab.plan.indexes.faiss import Faiss
 from xmclab.runs.store import Labels, load_indexes, save_indexes
 from xmclab.serve import predictor as module
 from xmclab.serve.open import open_predictor
-from xmclab.serve.predictor import Predictor, merged
+from xmclab.serve.predictor import Predictor
 
 TEXTS = ["plot functions", "a database for the web", "", "music player", "python library", "perl"]
 SEARCHES = ["de", "clf", "de+clf"]
@@ -111,14 +110,6 @@ def test_the_classifier_has_no_rows_for_new_labels(predictor: Predictor) -> None
         predictor.rank(TEXTS, 3, "clf")
 
 
-def test_merged_rankings_are_sorted_and_padded() -> None:
-    first = Ranking(np.array([[4, 1, -1]]), np.array([[0.9, 0.5, -np.inf]], np.float32))
-    second = Ranking(np.array([[7, 8, -1]]), np.array([[0.5, 0.1, -np.inf]], np.float32))
-    assert merged(first, second).ids_NK.tolist() == [[4, 1, 7]]
-    nothing = Ranking(np.full((1, 3), -1), np.full((1, 3), -np.inf, np.float32))
-    assert merged(first, nothing).ids_NK.tolist() == [[4, 1, -1]]
-
-
 LISTS = {"name": "faiss", "options": {"type": "ivf", "lists": 7, "probes": 2}, "recall": 0.5}
 
 
@@ -133,9 +124,9 @@ def run_with_lists(small_run: Path, tmp_path: Path) -> Path:
 
 def test_the_index_that_the_run_chose_is_used_again(run_with_lists: Path, small_run: Path) -> None:
     found = open_predictor(run_with_lists, default_registry(), "cpu")
-    names = {search: type(found.index(search)).__name__ for search in SEARCHES}
+    names = {search: type(found.space.index(search)).__name__ for search in SEARCHES}
     assert names == {"de": "Faiss", "clf": "Exact", "de+clf": "Exact"}
-    index = found.index("de")
+    index = found.space.index("de")
     assert isinstance(index, Faiss)
     assert (index.type, index.count, index.probes) == ("ivf", 7, 2)
     whole = open_predictor(small_run, default_registry(), "cpu")
@@ -154,7 +145,7 @@ def test_other_labels_are_searched_as_their_number_suggests(run_with_lists: Path
     predictor = open_predictor(run_with_lists, default_registry(), "cpu").for_labels(
         Labels(["a", "b"], ["perl", "web"])
     )
-    assert isinstance(predictor.index("de"), Auto)
+    assert isinstance(predictor.space.index("de"), Auto)
 
 
 def test_parts_that_only_training_needs_need_not_be_at_hand(small_run: Path, tmp_path: Path) -> None:

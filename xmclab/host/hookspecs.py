@@ -79,7 +79,7 @@ def command(name: str, target: Callable[..., Any] | str, *, help: str = "") -> C
 
 @hookspec
 def xmclab_parts() -> list[PartRef]:  # type: ignore[empty-body]
-    """Supply parts: losses, reductions, samplers, miners, encoders, heads, indexes, searches, readers, trackers, baselines.
+    """Supply parts, of any kind of `KINDS`: losses, reductions, samplers, miners, encoders, heads, searches, ...
 
     A target given as `"module:attribute"` is imported only when the part is used, so that listing commands stay fast.
 

@@ -2,7 +2,7 @@
 
 index.json            what is in the folder, with sizes and sha256
 config.yaml           the resolved config;  labels.jsonl  names and texts of the labels
-vectors/de.npy        label vectors of each head as searched, float32 [L, D]; a bias, if there is one, is the last number
+vectors/de.npy        label vectors of each head as searched, float32 [L, D]; a bias comes last
 search/               what the search learned from the training queries, if it did
 index.faiss           the index over those of all heads side by side, if faiss was installed
 weights.safetensors   weights of the model that no other file has

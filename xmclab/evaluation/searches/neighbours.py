@@ -8,6 +8,7 @@ Use when: queries resemble each other; the more labels a query has, the more its
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,10 +91,9 @@ class Neighbours(Heads):
             self._tuned = True
         near_NK, cosines_NK = self.index.search(q_ND, min(self.neighbours, len(self._directions_ND)))
         weight_NK = (cosines_NK / self.temperature).masked_fill(near_NK < 0, -torch.inf).softmax(dim=1)
-        near_NK, weight_NK = near_NK.cpu().numpy(), weight_NK.cpu().numpy()
-        offsets = np.arange(0, near_NK.size + 1, near_NK.shape[1])
-        shape = len(q_ND), self._targets_NL.shape[0]
-        weights_NM = sp.csr_array((weight_NK.ravel(), near_NK.clip(min=0).ravel(), offsets), shape=shape)
+        offsets = np.arange(0, near_NK.numel() + 1, near_NK.shape[1])
+        entries = weight_NK.flatten().cpu().numpy(), near_NK.clamp(min=0).flatten().cpu().numpy(), offsets
+        weights_NM = sp.csr_array(entries, shape=(len(q_ND), self._targets_NL.shape[0]))
         return sp.csr_array(weights_NM @ self._targets_NL)
 
     def _rank(
@@ -107,9 +107,10 @@ class Neighbours(Heads):
             return best(rows.indices.masked_fill(rows.values == 0, -1), rows.values, k)
         ids_BK, scores_BK = labels.nearest(heads, queries, k)
         known_BK = (ids_BK >= 0) & (ids_BK < labels.num_labels)
-        at_BK = torch.where(known_BK, ids_BK, 0)
-        scores_BK = scores_BK + self.weight * vote_BL.gather(1, at_BK) * known_BK
-        vote_BL.scatter_(1, at_BK, torch.where(known_BK, 0.0, vote_BL.gather(1, at_BK)))
+        at = known_BK.nonzero(as_tuple=True)[0], ids_BK[known_BK]
+        scores_BK = scores_BK.clone()
+        scores_BK[known_BK] += self.weight * vote_BL[at]
+        vote_BL[at] = 0
         row_E, label_E = vote_BL.nonzero(as_tuple=True)
         more_E = labels.scores(heads, queries, row_E, label_E) + self.weight * vote_BL[row_E, label_E]
         count_B = row_E.bincount(minlength=len(vote_BL))
@@ -122,4 +123,5 @@ class Neighbours(Heads):
 
 def directions(queries: Mapping[str, Tensor]) -> Tensor:
     """Unit vectors of queries whose inner product is the mean of the heads' cosines."""
-    return torch.cat([F.normalize(q_ND, dim=1) for q_ND in queries.values()], dim=1) / len(queries) ** 0.5
+    units = [F.normalize(q_ND, dim=1) for q_ND in queries.values()]
+    return torch.cat(units, dim=1).div_(math.sqrt(len(units)))

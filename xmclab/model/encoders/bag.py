@@ -110,10 +110,11 @@ class Bag(Encoder, FeatureOptions):
 
     def forward(self, tokens: Tokens, side: Side = "query") -> Tensor:
         weight_T = F.dropout(tokens["weight_T"], self.feature_dropout, self.training)
-        x_BD = sum(
+        first, *others = (
             _SparseProduct.apply(table.weight, table.scale, weight_T, tokens)  # type: ignore[no-untyped-call]
             for table in self._tables(side)
         )
+        x_BD: Tensor = sum(others, start=first)
         return x_BD if self.residual is None else x_BD + self.residual(x_BD)
 
     def _tables(self, side: Side) -> tuple[RowTable, ...]:

@@ -52,7 +52,7 @@ class DualEncoder(ProjectedHead):
         if self.bias != "none":
             *_, offset_of_new = prior_L = self.prior(targets_NL)
             self.offset.weight[:, 0] = prior_L[:-1]
-            self.offset_of_new.copy_(offset_of_new)
+            self.get_buffer("offset_of_new").copy_(offset_of_new)
 
     def query_projection(self) -> tuple[nn.Linear, Literal["tanh", "none"]] | None:
         return None if self.bias != "none" else (cast(nn.Linear, self.g1[0]), self.activation)
@@ -71,4 +71,4 @@ class DualEncoder(ProjectedHead):
         """[P, 1] those of these labels; ids from L on are new labels."""
         old_P = labels_P < len(self.offset.weight)
         bias_P1 = self.offset(labels_P.clamp(max=len(self.offset.weight) - 1))
-        return self.limited(torch.where(old_P[:, None], bias_P1, self.offset_of_new))
+        return self.limited(torch.where(old_P[:, None], bias_P1, self.get_buffer("offset_of_new")))

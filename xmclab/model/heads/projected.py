@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from xmclab.api import Head, option
@@ -50,7 +51,7 @@ class ProjectedHead(Head):
 
     def count(self, targets_NL: sp.csr_array) -> None:
         if self.popularity:
-            self.count_L.copy_(torch.from_numpy(counts(targets_NL)))
+            self.get_buffer("count_L").copy_(torch.from_numpy(counts(targets_NL)))
 
     def prior(self, targets_NL: sp.csr_array) -> Tensor:
         """[L + 1] Initial biases: the temperature times the log-odds of a label; the last one is for new labels."""
@@ -82,7 +83,7 @@ class ProjectedHead(Head):
         z_PD = self.labels(x_PD, labels_P).float()
         z_PD, bias_P1 = z_PD[:, : self.dim], z_PD[:, self.dim :]
         if self.popularity:
-            bonus_P1 = self.popularity * padded(self.count_L, labels_P, 0.0).log1p().unsqueeze(1)
+            bonus_P1 = self.popularity * padded(self.get_buffer("count_L"), labels_P, 0.0).log1p().unsqueeze(1)
             bias_P1 = bonus_P1 if self.bias == "none" else bias_P1 + bonus_P1
         return torch.cat([self._as_searched(z_PD), bias_P1], dim=1)
 
@@ -91,7 +92,7 @@ class ProjectedHead(Head):
         return F.normalize(v_BD, dim=-1) if unit else v_BD
 
 
-def counts(targets_NL: sp.csr_array) -> np.ndarray:
+def counts(targets_NL: sp.csr_array) -> NDArray[np.int64]:
     """[L] the number of training queries of each label."""
     return np.bincount(targets_NL.indices, minlength=targets_NL.shape[1])
 
