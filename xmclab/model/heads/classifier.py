@@ -92,6 +92,7 @@ class Classifier(ProjectedHead):
         return None if self.bias != "none" else (cast(nn.Linear, self.g2[0]), "none")
 
     def of_rows(self, rows_PD: Tensor) -> Tensor:
-        z_PD = F.dropout(rows_PD[:, : self.dim], self.row_dropout, self.training)
+        z_PD = rows_PD if self.bias == "none" else rows_PD[:, :-1]
+        z_PD = F.dropout(z_PD, self.row_dropout, self.training)
         z_PD = F.normalize(z_PD, dim=-1) if self.normalise else z_PD
-        return z_PD if self.bias == "none" else torch.cat([z_PD, self.limited(rows_PD[:, self.dim :])], dim=1)
+        return z_PD if self.bias == "none" else torch.cat([z_PD, self.limited(rows_PD[:, -1:])], dim=1)
