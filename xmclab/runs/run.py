@@ -25,6 +25,7 @@ from xmclab.evaluation.search import Space, rank
 from xmclab.host.config import Config
 from xmclab.model.device import deterministic, pick_device
 from xmclab.runs import store
+from xmclab.runs.advice import advice
 from xmclab.runs.display import Display
 from xmclab.runs.observers import observed
 from xmclab.runs.profile import Profile
@@ -95,6 +96,8 @@ def train(trainer: Trainer, log: Log, test: TestQueries, folder: Path, console: 
         if objective.needs_all:
             how = "in blocks" if name in trainer.streaming else "in one dense matrix (no closed form, so not streamed)"
             note(console, f"{name}: scores all labels {how}")
+    for text in advice(trainer):
+        note(console, f"note: {text}")
     with Display(console, epochs, trainer.steps) as display:
 
         def tell(record: Any) -> None:

@@ -129,8 +129,12 @@ class Trainer:
 
     def refresh_due(self, epoch: int) -> bool:
         """Whether to refresh clusters or negatives from a new view before this epoch."""
-        wanted = self.sampler.needs_view or self._mines
-        return wanted and epoch > 0 and epoch % self.settings.refresh_every == 0
+        return self.needs_views and epoch > 0 and epoch % self.settings.refresh_every == 0
+
+    @property
+    def needs_views(self) -> bool:
+        """Whether the sampler or the miner needs views."""
+        return self.sampler.needs_view or self._mines
 
     @property
     def _mines(self) -> bool:

@@ -1,0 +1,59 @@
+"""Notes on runs that would not do what they seem to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xmclab.data import open_dataset
+from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
+from xmclab.runs.advice import advice
+from xmclab.training.trainer import Trainer
+
+
+def notes(*overrides: str) -> list[str]:
+    config = resolve(["recipe=unidec", "data=tiny", "encoder.dim=32", "head.de.dim=32", *overrides], default_registry())
+    return advice(Trainer(config, open_dataset("tiny", "title", default_registry())))
+
+
+def test_a_recipe_as_it_is_needs_no_note() -> None:
+    assert notes("head.clf.dim=32") == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["head.clf.dim=32", "epochs=2", "refresh_every=2"], "no refresh falls into 2 epochs"),
+        (["head.clf.dim=16"], "head.clf.init=identity keeps 16 of the encoder's 32 numbers"),
+        (["head.clf.dim=40"], "head.clf.init=identity pads 32 numbers to 40"),
+        (["head.clf.dim=32", "loss.clf=bce", "head.clf.bias=none"], "set head.clf.bias=label"),
+        (["head.clf.dim=32", "head.clf.rows=xavier", "head.clf.table_lr=1e-4"], "move random label rows too little"),
+    ],
+)
+def test_a_note_says_what_will_happen(overrides: list[str], expected: str) -> None:
+    (found,) = notes(*overrides)
+    assert expected in found
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["epochs=2", "refresh_every=1"],
+        ["epochs=2", "refresh_every=2", "miner=none"],
+        ["epochs=2", "refresh_every=2", "pool.eta=0"],
+        ["head.clf.init=default", "head.clf.dim=16"],
+        ["loss.clf=ds+bce", "head.clf.bias=none"],
+        ["loss.clf=bce", "head.clf.bias=label"],
+        ["head.clf.rows=xavier", "head.clf.table_lr=1e-1"],
+    ],
+)
+def test_no_note_where_the_choice_is_sound(overrides: list[str]) -> None:
+    assert notes("head.clf.dim=32", *overrides) == []
+
+
+def test_a_transformer_in_a_recipe_for_a_bag_is_pointed_to_its_own_recipes(tiny_bert: Path) -> None:
+    found = notes("encoder=hf", f"encoder.model={tiny_bert}", "head.clf.dim=32")
+    (text,) = [text for text in found if "was tuned for encoder=bag" in text]
+    assert "unidec_paper" in text

@@ -1,0 +1,70 @@
+"""What to tell users before training starts: choices that will run, but not do what they seem to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from xmclab.host.config import Config
+from xmclab.host.resolver import resolve
+from xmclab.model.tables import RowTable
+from xmclab.training.trainer import Trainer
+
+
+def advice(trainer: Trainer) -> list[str]:
+    """Notes on a run, each with a remedy; usually none."""
+    return [*_recipe(trainer.config), *_refresh(trainer), *_widths(trainer), *_bias(trainer), *_rows(trainer)]
+
+
+def _recipe(config: Config) -> Iterator[str]:
+    """An encoder that the recipe was not made for, where there are recipes for it."""
+    encoder = config.choice("encoder")
+    chosen = {
+        name: resolve([f"recipe={name}"], config.registry).choice("encoder") for name in config.registry.names("recipe")
+    }
+    meant = chosen.get(config.recipe, encoder)
+    if meant != encoder and (others := [name for name in chosen if chosen[name] == encoder]):
+        yield f"recipe {config.recipe} was tuned for encoder={meant}; for encoder={encoder} there are {', '.join(others)}"
+
+
+def _refresh(trainer: Trainer) -> Iterator[str]:
+    """Clusters or negatives that no epoch will use."""
+    settings = trainer.settings
+    if trainer.needs_views and not any(map(trainer.refresh_due, range(settings.epochs))):
+        yield (
+            f"no refresh falls into {settings.epochs} epochs with refresh_every={settings.refresh_every}: batches stay "
+            "random and no negatives are mined; lower refresh_every"
+        )
+
+
+def _widths(trainer: Trainer) -> Iterator[str]:
+    """Heads that start as the identity, but cut numbers off or pad them."""
+    width = trainer.model.encoder.width
+    for name in trainer.model.head_names:
+        head = trainer.model.head(name)
+        dim = getattr(head, "dim", width)
+        if getattr(head, "init", "") == "identity" and dim != width:
+            what = f"keeps {dim} of the encoder's {width} numbers" if dim < width else f"pads {width} numbers to {dim}"
+            yield f"head.{name}.init=identity {what}; set head.{name}.dim={width}, or another init"
+
+
+def _bias(trainer: Trainer) -> Iterator[str]:
+    """Binary losses that start from even odds for every label."""
+    for name, objective in trainer.objectives.items():
+        if getattr(trainer.model.head(name), "bias", "") == "none" and all(term.binary for term in objective.terms):
+            yield f"loss.{name} is binary, and without a bias every label starts at even odds; set head.{name}.bias=label"
+
+
+def _rows(trainer: Trainer) -> Iterator[str]:
+    """Random rows of a table that a run is too short to move by their own length."""
+    for name in trainer.model.head_names:
+        head = trainer.model.head(name)
+        table = head.label_rows
+        if head.starts_from_texts or not isinstance(table, RowTable) or table.optimizer != "adamw":
+            continue
+        reach = trainer.steps * table.lr / 2  # the schedule halves the rate on average
+        if reach < 1 / math.sqrt(table.weight.shape[1]):
+            yield (
+                f"head.{name}: {trainer.steps} steps at a learning rate of {table.lr:g} move random label rows too little; "
+                f"start them from texts (head.{name}.rows=texts+queries), raise head.{name}.table_lr or train longer"
+            )
