@@ -13,8 +13,8 @@ from xmclab.runs.advice import advice
 from xmclab.training.trainer import Trainer
 
 
-def notes(*overrides: str) -> list[str]:
-    config = resolve(["recipe=unidec", "data=tiny", "encoder.dim=32", "head.de.dim=32", *overrides], default_registry())
+def notes(*overrides: str, bag: tuple[str, ...] = ("encoder.dim=32",)) -> list[str]:
+    config = resolve(["recipe=unidec", "data=tiny", *bag, "head.de.dim=32", *overrides], default_registry())
     return advice(Trainer(config, open_dataset("tiny", "title", default_registry())))
 
 
@@ -29,7 +29,7 @@ def test_a_recipe_as_it_is_needs_no_note() -> None:
         (["head.clf.dim=16"], "head.clf.init=identity keeps 16 of the encoder's 32 numbers"),
         (["head.clf.dim=40"], "head.clf.init=identity pads 32 numbers to 40"),
         (["head.clf.dim=32", "loss.clf=bce", "head.clf.bias=none"], "set head.clf.bias=label"),
-        (["head.clf.dim=32", "head.clf.rows=xavier", "head.clf.table_lr=1e-4"], "move random label rows too little"),
+        (["head.clf.dim=32", "head.clf.rows=xavier", "head.clf.table_lr=1e-4"], "hardly move random label rows"),
     ],
 )
 def test_a_note_says_what_will_happen(overrides: list[str], expected: str) -> None:
@@ -54,6 +54,6 @@ def test_no_note_where_the_choice_is_sound(overrides: list[str]) -> None:
 
 
 def test_a_transformer_in_a_recipe_for_a_bag_is_pointed_to_its_own_recipes(tiny_bert: Path) -> None:
-    found = notes("encoder=hf", f"encoder.model={tiny_bert}", "head.clf.dim=32")
-    (text,) = [text for text in found if "was tuned for encoder=bag" in text]
+    found = notes("encoder=hf", f"encoder.model={tiny_bert}", "head.clf.dim=32", bag=())
+    (text,) = [text for text in found if "is for encoder=bag" in text]
     assert "unidec_paper" in text

@@ -24,7 +24,7 @@ def _recipe(config: Config) -> Iterator[str]:
     }
     meant = chosen.get(config.recipe, encoder)
     if meant != encoder and (others := [name for name in chosen if chosen[name] == encoder]):
-        yield f"recipe {config.recipe} was tuned for encoder={meant}; for encoder={encoder} there are {', '.join(others)}"
+        yield f"recipe {config.recipe} is for encoder={meant}; for encoder={encoder} there are {', '.join(others)}"
 
 
 def _refresh(trainer: Trainer) -> Iterator[str]:
@@ -52,7 +52,7 @@ def _bias(trainer: Trainer) -> Iterator[str]:
     """Binary losses that start from even odds for every label."""
     for name, objective in trainer.objectives.items():
         if getattr(trainer.model.head(name), "bias", "") == "none" and all(term.binary for term in objective.terms):
-            yield f"loss.{name} is binary, and without a bias every label starts at even odds; set head.{name}.bias=label"
+            yield f"loss.{name} is binary, and without a bias all labels start at even odds; set head.{name}.bias=label"
 
 
 def _rows(trainer: Trainer) -> Iterator[str]:
@@ -65,6 +65,6 @@ def _rows(trainer: Trainer) -> Iterator[str]:
         reach = trainer.steps * table.lr / 2  # the schedule halves the rate on average
         if reach < 1 / math.sqrt(table.weight.shape[1]):
             yield (
-                f"head.{name}: {trainer.steps} steps at a learning rate of {table.lr:g} move random label rows too little; "
+                f"head.{name}: {trainer.steps} steps at a rate of {table.lr:g} hardly move random label rows; "
                 f"start them from texts (head.{name}.rows=texts+queries), raise head.{name}.table_lr or train longer"
             )

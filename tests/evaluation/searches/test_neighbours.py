@@ -37,7 +37,7 @@ def vectors() -> dict[str, dict[str, Tensor]]:
 
 
 def fitted(vectors: dict[str, dict[str, Tensor]], targets_NL: sp.csr_array, **options: float) -> Neighbours:
-    search = Neighbours(neighbours=NEAR, temperature=0.2, **options)  # type: ignore[arg-type]
+    search = Neighbours(neighbours=NEAR, temperature=0.2, tail=0.3, **options)  # type: ignore[arg-type]
     search.index = Exact()
     search.fit(vectors["train"], targets_NL)
     return search
@@ -61,7 +61,8 @@ def votes(vectors: dict[str, dict[str, Tensor]], targets_NL: sp.csr_array) -> Te
         for n in nearest:
             for label in targets_NL[[n]].indices:
                 found[i, label] += math.exp(cosines[n] / 0.2) / total
-    return found
+    count_L = torch.from_numpy((targets_NL.toarray() > 0).sum(axis=0))
+    return found / count_L.clamp(min=1) ** 0.3
 
 
 def test_the_vote_is_that_of_a_double_loop(vectors: dict[str, dict[str, Tensor]], targets_NL: sp.csr_array) -> None:
@@ -114,7 +115,7 @@ def test_names_follow_the_heads() -> None:
 def test_what_is_saved_ranks_the_same(
     vectors: dict[str, dict[str, Tensor]], targets_NL: sp.csr_array, tmp_path: Path
 ) -> None:
-    first, second = fitted(vectors, targets_NL), Neighbours(neighbours=NEAR, temperature=0.2)
+    first, second = fitted(vectors, targets_NL), Neighbours(neighbours=NEAR, temperature=0.2, tail=0.3)
     first.save(tmp_path)
     second.index = Exact()
     second.load(tmp_path, torch.device("cpu"))

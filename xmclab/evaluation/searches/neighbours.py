@@ -1,8 +1,8 @@
 """A vote of the nearest training queries, alone and added to the scores of the heads.
 
-Formula:  vote_l = sum_n w_n y_nl,  w = softmax over the nearest training queries n of cos(q, q_n) / temperature
+Formula:  vote_l = c_l^-tail sum_n w_n y_nl,  w = softmax of cos(q, q_n) / temperature over the nearest queries n
           score_l = heads_l + weight vote_l
-Where:    cos the mean of the heads' cosines of two queries, y_nl 1 if n has label l
+Where:    n training queries, cos the mean of the heads' cosines, y_nl 1 if n has label l, c_l the queries that have it
 Use when: queries resemble each other; the more labels a query has, the more its neighbours know.
 """
 
@@ -36,8 +36,9 @@ class Neighbours(Heads):
     reads_training_queries = True
 
     neighbours: int = option(50, "training queries that vote", ge=1)
-    temperature: float = option(0.05, "of the softmax over their cosines", gt=0)
-    weight: float = option(0.5, "of the vote, beside the scores of the heads", ge=0)
+    temperature: float = option(0.08, "of the softmax over their cosines", gt=0)
+    weight: float = option(1.0, "of the vote, beside the scores of the heads", ge=0)
+    tail: float = option(0.05, "votes are divided by the label's number of training queries to this power", ge=0)
 
     def names(self, heads: Sequence[str]) -> tuple[str, ...]:
         single = super().names(heads)
@@ -49,6 +50,8 @@ class Neighbours(Heads):
 
     def _take(self, directions_ND: Tensor, targets_NL: sp.csr_array) -> None:
         self._directions_ND, self._targets_NL = directions_ND, targets_NL.astype(bool).astype(np.float32)
+        count_L = np.bincount(targets_NL.indices, minlength=targets_NL.shape[1])
+        self._targets_NL.data /= count_L[targets_NL.indices] ** self.tail  # of a vote for this label
         self.index.build(directions_ND)
         self._tuned = False
 
