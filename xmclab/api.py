@@ -619,6 +619,13 @@ class Reader(ABC):
     def read(self, folder: Path) -> Dataset:
         """Read and validate everything; raise `DataError` with all problems."""
 
+    def read_queries(self, source: Path, data: Dataset, folder: Path) -> Dataset:
+        """Optional: a data set whose test queries are those at `source`, for use with `data`, read from `folder`.
+
+        By default another data set of this format. The caller checks that its labels are those of `data`.
+        """
+        return self.read(source)
+
 
 @dataclass
 class Baseline(ABC):

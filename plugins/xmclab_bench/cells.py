@@ -74,12 +74,11 @@ def _modules(config: Config) -> set[str]:
 
 
 def _files(config: Config) -> list[tuple[str, int, int]]:
-    """(name, bytes, time) of every file that an option of a part names, itself or by its folder."""
+    """(name, bytes, time) of every file that an option of a part or `validate.file` names, itself or by its folder."""
+    values = [value for part in config.parts.values() if part is not None for value in part.options.values()]
     named = {
         Path(value)
-        for part in config.parts.values()
-        if part is not None
-        for value in part.options.values()
+        for value in (*values, config.settings.validate.file)
         if isinstance(value, str) and value and Path(value).exists()
     }
     files = sorted(file for path in named for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())

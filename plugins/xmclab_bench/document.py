@@ -181,10 +181,11 @@ def _group(group: Group, wanted: Wanted, differing: Mapping[str, Any]) -> dict[s
 
 
 def _curve(run: Run, wanted: Wanted) -> list[dict[str, Any]]:
-    """The evaluations of a run: epoch, seconds of training, metrics of every search."""
+    """The evaluations of a run: of which queries, epoch, seconds of training, metrics of every search."""
     return [
         {
             "seed": run.seed,
+            "split": record.get("split", "test"),
             "epoch": record["epoch"],
             "seconds": record.get("seconds"),
             "metrics": {

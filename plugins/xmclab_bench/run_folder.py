@@ -67,9 +67,10 @@ class Run:
         if self.document is not None:
             return "finished"
         last = self.records[-1] if self.records else {}
+        measured = ", numbers of its validation queries" if self.validates else ""
         if last.get("event") == "end" and last["error"]:
-            return f"failed after epoch {self.epochs_done} ({last['error']}: {last['message']})"
-        done = f"{self.epochs_done} of {self.config['epochs']} epochs done"
+            return f"failed after epoch {self.epochs_done} ({last['error']}: {last['message']}){measured}"
+        done = f"{self.epochs_done} of {self.config['epochs']} epochs done{measured}"
         file = self.folder / RECORDS
         silent = time.time() - file.stat().st_mtime if file.is_file() else 0.0
         if silent < SILENT:
@@ -82,7 +83,14 @@ class Run:
 
     @property
     def evaluations(self) -> list[Record]:
-        return [record for record in self.records if record["event"] == "eval"]
+        """On the validation queries of a run that has them, otherwise on the test queries."""
+        found = [record for record in self.records if record["event"] == "eval"]
+        return [record for record in found if is_validation(record)] or found
+
+    @property
+    def validates(self) -> bool:
+        """Whether the evaluations are of validation queries."""
+        return any(map(is_validation, self.evaluations))
 
     @property
     def steps(self) -> list[Record]:
@@ -127,6 +135,11 @@ class Run:
                 seconds = record.get("seconds")
                 return None if seconds is None else float(seconds)
         return None
+
+
+def is_validation(evaluation: Record) -> bool:
+    """Whether its queries are those for validation; runs of earlier versions only knew test queries."""
+    return evaluation.get("split") == "validation"
 
 
 def read_run(folder: Path) -> Run:

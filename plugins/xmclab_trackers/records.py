@@ -10,10 +10,14 @@ from xmclab.errors import PluginError, Problem
 
 
 def numbers(record: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The numbers of a record under names such as `step/loss`, `step/terms/de/ds/q2l`, `eval/metrics/de/P@1`."""
+    """The numbers of a record under names such as `step/loss`, `step/terms/de/ds/q2l`, `eval/metrics/de/P@1`.
+
+    Those of validation queries are apart: `validation/metrics/de/P@1`.
+    """
+    group = "validation" if record.get("split") == "validation" else record["event"]
     for name, value in leaves(record, "/"):
         if isinstance(value, int | float) and not isinstance(value, bool) and name != "step":
-            yield f"{record['event']}/{name}", value
+            yield f"{group}/{name}", value
 
 
 def leaves(tree: Mapping[str, Any], separator: str = ".") -> Iterator[tuple[str, Any]]:

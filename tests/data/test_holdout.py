@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
 import numpy as np
+import pytest
+import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xmclab.data.holdout import drawn, key_of
+from xmclab.data import open_dataset
+from xmclab.data.holdout import drawn, filter_answers, key_of, same_text
+from xmclab.host.registry import default_registry
 
 
 def keys(texts: list[str], seed: int) -> np.ndarray:
@@ -36,3 +41,13 @@ def test_another_process_has_the_same_keys() -> None:
     code = "from xmclab.data.holdout import key_of; print(key_of('é', 3))"
     there = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(there.stdout) == key_of("é", 3)
+
+
+@pytest.mark.parametrize("name", ["tiny", "debian"])
+def test_the_filter_files_of_the_embedded_sets_come_out_the_same(name: str) -> None:
+    data = open_dataset(name, "title", default_registry())
+    bare = dataclasses.replace(data.test, filter_NL=sp.csr_array(data.test.filter_NL.shape, dtype=np.float32))
+    found = filter_answers(data.train, bare, data.label_texts)
+    assert (same_text(data.train.texts, data.label_texts) != data.train.filter_NL).nnz == 0
+    assert (found.filter_NL != data.test.filter_NL).nnz == 0
+    assert (found.targets_NL != data.test.targets_NL).nnz == 0

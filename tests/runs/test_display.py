@@ -43,3 +43,22 @@ def test_a_log_has_one_line_per_epoch_not_one_per_step() -> None:
             display.show({**RECORD, "step": step, "last_of_epoch": step == 3})
     assert len(file.getvalue().splitlines()) == 1
     assert "s left" in file.getvalue()
+
+
+def test_validations_are_shown_and_the_last_test_is_left_to_the_table() -> None:
+    file = io.StringIO()
+    evaluation = {"event": "eval", "seconds": 1.0}
+    metrics = {"de": {"P@1": 10.0, "PSP@1": 5.0}, "clf": {"P@1": 20.0, "PSP@1": 15.0}}
+    with Display(Console(file=file, width=100), epochs=2, steps=12, metric="PSP@1") as display:
+        display.show({**RECORD, "epoch": 0})
+        display.show({**evaluation, "epoch": 1, "split": "validation", "best": True, "metrics": metrics})
+        display.show({**evaluation, "epoch": 1, "split": "test", "metrics": metrics})
+        display.show({**RECORD, "epoch": 1})
+        display.show({**evaluation, "epoch": 2, "split": "validation", "best": False, "metrics": metrics})
+        display.show({**evaluation, "epoch": 1, "split": "test", "metrics": metrics})
+    lines = [line for line in file.getvalue().splitlines() if line.startswith("after")]
+    assert lines == [
+        "after epoch 1: validation de PSP@1 5.00  clf PSP@1 15.00  (best so far)",
+        "after epoch 1: de P@1 10.00  clf P@1 20.00",
+        "after epoch 2: validation de PSP@1 5.00  clf PSP@1 15.00",
+    ]

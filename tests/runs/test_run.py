@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,12 +17,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import yaml
 from rich.console import Console
 
+from xmclab.data.propensity import inverse_propensity, propensity_parameters
+from xmclab.data.validation import open_with_validation
 from xmclab.errors import ConfigError, DivergedError, MemoryLimitError
+from xmclab.evaluation.search import rank
+from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
+from xmclab.host.schema import ValidateSettings
 from xmclab.runs import store
+from xmclab.runs.best import BestEpoch
 from xmclab.runs.profile import Profile
-from xmclab.runs.run import TestQueries, run
+from xmclab.runs.run import Queries, RunResult, print_result, run
 from xmclab.training.trainer import Trainer
 
 SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.de.dim=16", "head.clf.dim=16", "sampler.batch_size=256"]
@@ -184,7 +194,7 @@ def test_a_run_may_keep_its_numbers_only(tmp_path: Path, small_config: Callable[
 
 def test_without_test_queries_there_are_no_points(small_trainer: Callable[..., Any]) -> None:
     made = small_trainer()
-    test = TestQueries(made.config, made.data, made, Profile(made.device, on=False))
+    test = Queries(made.config, made.data, made, Profile(made.device, on=False))
     test.metrics = {"de": {}}
     points = test.points()
     assert points["metrics"].tolist() == []
@@ -200,3 +210,174 @@ def test_the_run_folder_says_what_was_run(tmp_path: Path, small_config: Callable
     assert environment["seed"] == 0
     assert environment["packages"]["torch"] == torch.__version__
     assert environment["data"]["sha256"] == json.loads((result.folder / "result.json").read_text())["data"]["sha256"]
+
+
+VALIDATED = ["epochs=3", "validate.share=0.2"]
+
+
+def records_of(folder: Path, event: str) -> list[Any]:
+    records = (json.loads(line) for line in (folder / "metrics.jsonl").open())
+    return [record for record in records if record["event"] == event]
+
+
+def worst_is_best(self: BestEpoch, metrics: Any) -> float:
+    """In place of the value of an epoch: a model that learns is then best after its first."""
+    return -float(metrics[self.search][self.metric])
+
+
+@pytest.fixture(scope="module")
+def early(tmp_path_factory: pytest.TempPathFactory, small_config: Callable[..., Any]) -> Path:
+    """The folder of a run that kept its first epoch; not to be written to."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BestEpoch, "_value", worst_is_best)
+        return run(small_config(*VALIDATED), tmp_path_factory.mktemp("runs") / "early", QUIET).folder
+
+
+def test_the_weights_of_the_best_epoch_are_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Any]
+) -> None:
+    """Compared with what the model was when that epoch was measured."""
+    states: list[dict[str, torch.Tensor]] = []
+    measure = BestEpoch.measure
+
+    def captured(self: BestEpoch, epoch: int) -> dict[str, Any]:
+        states.append({name: weight.clone() for name, weight in self.model.state_dict().items()})
+        return measure(self, epoch)
+
+    monkeypatch.setattr(BestEpoch, "measure", captured)
+    monkeypatch.setattr(BestEpoch, "_value", worst_is_best)
+    result = run(small_config(*VALIDATED), tmp_path / "out", QUIET)
+    assert result.document["validation"]["epoch"] == 1
+    _, model = store.load_model(result.folder, small_config().registry)
+    saved = model.state_dict()
+    assert all(torch.equal(saved[name], weight) for name, weight in states[0].items())
+    assert all(any(not torch.equal(saved[name], other[name]) for name in saved) for other in states[1:])
+
+
+def test_the_best_epoch_is_what_the_result_and_the_records_say(
+    tmp_path: Path, small_config: Callable[..., Any]
+) -> None:
+    result = run(small_config(*VALIDATED, "validate.metric=R@10", "validate.search=de"), tmp_path / "out", QUIET)
+    *measured, last = records_of(result.folder, "eval")
+    assert [(record["split"], record["epoch"]) for record in measured] == [("validation", n) for n in (1, 2, 3)]
+    values = [record["metrics"]["de"]["R@10"] for record in measured]
+    best = json.loads((result.folder / "result.json").read_text())["validation"]
+    assert (best["metric"], best["search"], best["queries"]) == ("R@10", "de", 252)
+    assert best["epoch"] == 1 + values.index(max(values))
+    assert best["metrics"] == measured[best["epoch"] - 1]["metrics"]
+    assert [record["best"] for record in measured] == [
+        value > max(values[:at], default=-1.0) for at, value in enumerate(values)
+    ]
+    assert (last["split"], last["epoch"], last["metrics"]) == ("test", best["epoch"], result.metrics)
+    assert result.document["seconds"]["validate"] > 0
+
+
+def test_the_test_queries_are_ranked_exactly_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Any]
+) -> None:
+    ranked: list[int] = []
+
+    def counted(*arguments: Any) -> Any:
+        ranked.append(len(arguments[2]["de"]))
+        return rank(*arguments)
+
+    monkeypatch.setattr("xmclab.runs.run.rank", counted)
+    said = io.StringIO()
+    console = Console(file=said, width=200)
+    run(small_config("epochs=3", "validate.share=0.2", "evaluate.every=1"), tmp_path / "out", console)
+    assert ranked == [252] * 9 + [399] * 3  # by three searches
+    assert "1010 training queries, 252 validation queries, 922 labels" in said.getvalue()
+    assert "evaluate.every: no effect" in said.getvalue()
+
+
+def test_training_sees_no_validation_query(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Any]
+) -> None:
+    """Neither in batches and vocabulary nor in the frequencies that its weights come from."""
+    seen: set[str] = set()
+    made: list[Trainer] = []
+    prepare = Trainer.prepare
+
+    def watched(self: Trainer, step: int, rows: Any) -> Any:
+        seen.update(self.data.train.texts[row] for row in rows)
+        made.append(self)
+        return prepare(self, step, rows)
+
+    monkeypatch.setattr(Trainer, "prepare", watched)
+    config = small_config("epochs=2", "validate.share=0.2", "objective.label_weights=propensity", "miner=ann")
+    run(config, tmp_path / "out", QUIET)
+    opened = open_with_validation(config)
+    assert opened.validation
+    assert seen
+    assert seen <= set(opened.training.train.texts)
+    assert not seen & set(opened.validation.test.texts)
+    weights_L = made[0].label_weight_L
+    assert weights_L is not None
+    ours_L = inverse_propensity(opened.training.train.targets_NL, *propensity_parameters("tiny"))
+    assert weights_L.numpy() == pytest.approx(ours_L / ours_L.mean(), rel=1e-6)
+
+
+def test_what_is_measured_on_test_queries_does_not_depend_on_validation(
+    tmp_path: Path, small_config: Callable[..., Any]
+) -> None:
+    """So that runs with and without it can be compared: the same queries, weights and baselines."""
+    plain = run(small_config("epochs=1", "baseline=all"), tmp_path / "plain", QUIET)
+    other = run(small_config("epochs=1", "baseline=all", "validate.share=0.2"), tmp_path / "other", QUIET)
+    assert other.baselines == plain.baselines
+    assert other.document["data"] == plain.document["data"]
+    with np.load(plain.folder / "points.npz") as theirs, np.load(other.folder / "points.npz") as ours:
+        assert np.array_equal(ours["best"], theirs["best"])
+
+
+def test_the_best_epoch_is_what_later_commands_use(
+    tmp_path: Path, early: Path, call: Callable[..., tuple[int, str, str]]
+) -> None:
+    document = json.loads((early / "result.json").read_text())
+    assert document["validation"]["epoch"] == 1
+    metrics = document["metrics"]
+    assert json.loads(call("eval", early, "--json")[1])["metrics"] == metrics
+    assert call("export", early, "--to", tmp_path / "export")[0] == 0
+    assert json.loads(call("eval", tmp_path / "export", "--json")[1])["metrics"] == metrics
+    said = [call("predict", folder, "--text", "plot functions", "--json") for folder in (early, tmp_path / "export")]
+    labels = [re.findall(r'"label": (\d+)', out) for _, out, _ in said]
+    assert labels[0] == labels[1] != []
+
+
+def test_the_closing_table_says_which_epoch_was_kept(early: Path) -> None:
+    document = json.loads((early / "result.json").read_text())
+    said = io.StringIO()
+    print_result(Console(file=said, width=200), RunResult(early, document["metrics"], {}, document))
+    best = document["validation"]
+    value = best["metrics"]["de+clf"]["P@1"]
+    kept = f"kept epoch 1 of 3, best by P@1 of de+clf: {value:.2f} on 252 validation queries"
+    assert kept in said.getvalue().splitlines()
+
+
+def test_a_config_from_before_validation_still_runs(tmp_path: Path, small_config: Callable[..., Any]) -> None:
+    before = run(small_config("epochs=1"), tmp_path / "before", QUIET)
+    config = yaml.safe_load((before.folder / "config.yaml").read_text())
+    del config["validate"]
+    (before.folder / "config.yaml").write_text(yaml.safe_dump(config))
+    again = resolve([f"recipe={before.folder / 'config.yaml'}"], default_registry())
+    assert run(again, tmp_path / "again", QUIET).metrics == before.metrics
+    assert "validation" not in before.document
+    assert store.load_model(before.folder, default_registry())[0].settings.validate == ValidateSettings()
+
+
+def test_a_wrong_choice_is_refused_before_the_folder_is_made(tmp_path: Path, small_config: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match=r"validate\.metric: there is no metric 'P@2'"):
+        run(small_config("validate.share=0.2", "validate.metric=P@2"), tmp_path / "out", QUIET)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_validation_queries_leaves_training_as_it_is(
+    tmp_path: Path, small_config: Callable[..., Any], call: Callable[..., tuple[int, str, str]]
+) -> None:
+    assert call("data", "convert", "tiny", tmp_path / "tables", "--to", "table")[0] == 0
+    data = f"data={tmp_path / 'tables'}"
+    (tmp_path / "valid.csv").write_text("query,labels\nplot functions,gnuplot-qt|gnuplot-nox\n")
+    plain = run(small_config(data), tmp_path / "plain", QUIET)
+    result = run(small_config(data, f"validate.file={tmp_path / 'valid.csv'}"), tmp_path / "out", QUIET)
+    losses = [[step["loss"] for step in records_of(folder, "step")] for folder in (plain.folder, result.folder)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)  # a table that is settled earlier is rounded otherwise
+    assert result.document["validation"]["queries"] == 1

@@ -56,6 +56,47 @@ def test_without_a_rhythm_it_is_measured_at_the_end_alone() -> None:
     assert records(trainer("epochs=2", "refresh_every=5", "evaluate.every=2")).count(("measured",)) == 1
 
 
+class Choice:
+    """Validation whose second measurement is the best."""
+
+    def __init__(self, seen: list[tuple[Any, ...]]) -> None:
+        self.seen = seen
+
+    def measure(self, epoch: int) -> dict[str, Any]:
+        self.seen.append(("validated", epoch))
+        return {"metrics": {"de": {"P@1": 2.0}}, "best": epoch == 4}
+
+    def restore(self) -> int:
+        self.seen.append(("restored",))
+        return 4
+
+
+def test_with_validation_the_test_queries_wait_for_the_best_epoch() -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    def log(record: Any) -> None:
+        if record["event"] == "eval":
+            seen.append((record["split"], record["epoch"], record["metrics"]["de"]["P@1"], record.get("best")))
+
+    def evaluate() -> dict[str, dict[str, float]]:
+        seen.append(("measured",))
+        return {"de": {"P@1": 1.0}}
+
+    made = trainer("epochs=5", "miner=none", "validate.every=2", "evaluate.every=1")
+    fit(made, log, evaluate, Choice(seen))
+    assert seen == [
+        ("validated", 2),
+        ("validation", 2, 2.0, False),
+        ("validated", 4),
+        ("validation", 4, 2.0, True),
+        ("validated", 5),
+        ("validation", 5, 2.0, False),
+        ("restored",),
+        ("measured",),
+        ("test", 4, 1.0, None),
+    ]
+
+
 def test_every_step_says_its_number_and_whether_it_ends_the_epoch() -> None:
     steps: list[dict[str, Any]] = []
     fit(trainer("epochs=2"), lambda record: steps.append(dict(record)), dict)

@@ -46,21 +46,30 @@ def open_data(config: Config) -> Dataset:
         DataError: as above.
         ConfigError: several readers recognise the files, or the one that does lacks an option that was set.
     """
+    return merge_same_text(config, read_data(config))
+
+
+def read_data(config: Config) -> Dataset:
+    """The same as the files have it."""
     config = with_reader(config)
     path = locate(config.settings.data.source, config.registry)
     reader: Reader = config.make(READER)
     try:
-        dataset = reader.read(path)
+        return reader.read(path)
     except DataError as error:
         if not reader.matches(path):
             hint = f"{READER}={AUTO} picks the reader that does"
             error.problems.append(Problem(f"{READER}={config.choice(READER)}", "does not recognise these files", hint))
         raise
-    if config.settings.data.merge_same_text:
-        from xmclab.data.same_text import spare_same_text
 
-        dataset = spare_same_text(dataset)
-    return dataset
+
+def merge_same_text(config: Config, dataset: Dataset) -> Dataset:
+    """The data set, prepared as `data.merge_same_text` says."""
+    if not config.settings.data.merge_same_text:
+        return dataset
+    from xmclab.data.same_text import spare_same_text
+
+    return spare_same_text(dataset)
 
 
 def with_reader(config: Config) -> Config:

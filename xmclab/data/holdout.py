@@ -1,9 +1,10 @@
-"""Training and test queries from one set of queries: the same cut for the same seed, in any process and order."""
+"""Training and held-out queries from one set of queries: the same cut for the same seed, in any process and order."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+from collections.abc import Sequence
 
 import numpy as np
 import scipy.sparse as sp
@@ -32,16 +33,18 @@ def drawn(keys: Keys, share: float) -> NDArray[np.bool_]:
     return chosen
 
 
-def rows_of(queries: Split, keys: Keys, share: float, where: str, hint: str) -> tuple[Rows, Rows]:
-    """(training rows, test rows); `DataError` if the share cannot be held out."""
-    test = drawn(keys, share)
-    if not 0 < test.sum() < len(test):
-        message = f"cannot hold out test queries from {len(test)} queries with {len(set(keys.tolist()))} distinct texts"
-        raise DataError(Problem(where, message, hint))
-    train_rows, test_rows = np.flatnonzero(~test), np.flatnonzero(test)
+def rows_of(
+    queries: Split, keys: Keys, share: float, where: str, hint: str, purpose: str = "test"
+) -> tuple[Rows, Rows]:
+    """(training rows, rows held out for the purpose); `DataError` if the share cannot be held out."""
+    held = drawn(keys, share)
+    if not 0 < held.sum() < len(held):
+        there = f"{len(held)} queries with {len(set(keys.tolist()))} distinct texts"
+        raise DataError(Problem(where, f"cannot hold out {purpose} queries from {there}", hint))
+    train_rows, held_rows = np.flatnonzero(~held), np.flatnonzero(held)
     if not queries.targets_NL[train_rows].nnz:
         raise DataError(Problem(where, "no query left for training has a label", hint))
-    return train_rows, test_rows
+    return train_rows, held_rows
 
 
 def hold_out(dataset: Dataset, keys: Keys, share: float, hint: str) -> Dataset:
@@ -65,3 +68,40 @@ def add_filter(split: Split, pairs_NL: sp.csr_array) -> Split:
     filter_NL = sp.csr_array(split.filter_NL.astype(np.bool_) + pairs_NL.astype(np.bool_)).astype(np.float32)
     filter_NL.sort_indices()
     return dataclasses.replace(split, filter_NL=filter_NL)
+
+
+def filter_answers(train: Split, held: Split, label_texts: Sequence[str]) -> Split:
+    """Held-out queries with what gives the answer away filtered, if queries are labels themselves.
+
+    As in the sets of the Extreme Classification Repository: a query with itself, and a held-out query A with B if B is
+    a training query that has A as a label. Such pairs are not truth either.
+    """
+    train_NL, held_NL = (same_text(split.texts, label_texts) for split in (train, held))
+    held = add_filter(add_filter(held, held_NL), reciprocal(train.targets_NL, train_NL, held_NL))
+    known = held.filter_NL.astype(np.bool_)
+    truth_NL = sp.csr_array(held.targets_NL - held.targets_NL.multiply(known))
+    truth_NL.eliminate_zeros()
+    truth_NL.sort_indices()
+    return dataclasses.replace(held, targets_NL=truth_NL)
+
+
+def same_text(texts: Sequence[str], label_texts: Sequence[str]) -> sp.csr_array:
+    """[N, L] whether the text of a query is the text of a label."""
+    ids: dict[str, list[int]] = {}
+    for label, text in enumerate(label_texts):
+        ids.setdefault(text, []).append(label)
+    found = [(row, label) for row, text in enumerate(texts) for label in ids.get(text, ())]
+    rows, columns = np.array(found, dtype=np.int64).reshape(-1, 2).T
+    return sp.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape=(len(texts), len(label_texts)))
+
+
+def reciprocal(targets_NL: sp.csr_array, train_NL: sp.csr_array, held_ML: sp.csr_array) -> sp.csr_array:
+    """[M, L] for a held-out query A: the training queries, as labels, that have A as a label.
+
+    Args:
+        targets_NL: the labels of the training queries.
+        train_NL: which label a training query is.
+        held_ML: which label a held-out query is.
+    """
+    has_LN = sp.csr_array(targets_NL.astype(np.bool_).astype(np.float32).T)
+    return sp.csr_array((held_ML @ has_LN) @ train_NL)

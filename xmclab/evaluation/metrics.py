@@ -101,9 +101,8 @@ def contributions(
 ) -> dict[str, dict[str, float]]:
     """What the labels of each group contribute to every metric of `evaluate`, by group name: they sum to the whole."""
     rows, labels = truth_NL.shape
-    depth = ranking.ids_NK.shape[1]
-    ks, recall_ks = ([k for k in some if k <= depth or depth >= labels] for some in (ks, recall_ks))
-    cutoffs = sorted({*ks, *recall_ks})
+    wanted = metrics_of(ranking.ids_NK.shape[1], labels, ks, recall_ks)
+    cutoffs = sorted({k for _, k in wanted.values()})
     if not cutoffs or not rows:
         return {name: {} for name in groups.names}
 
@@ -118,12 +117,19 @@ def contributions(
     for rows_Q in row_chunks(rows, cutoffs[-1]):
         _add_rows(rows_Q, ranking, truth_NL, inv_propensity_L, kind_N, group_L, hits_GSK, gains_GSK, best_SK)
 
-    wanted = [(kind, k) for kinds, some in ((KINDS[:4], ks), (KINDS[4:], recall_ks)) for kind in kinds for k in some]
     values: dict[str, dict[str, float]] = {}
     for name, hits_SK, gains_SK in zip(groups.names, hits_GSK, gains_GSK, strict=True):
         found = _percentages(hits_SK, gains_SK, best_SK, sizes_S, rows)
-        values[name] = {f"{kind}@{k}": float(found[kind][k - 1]) for kind, k in wanted}
+        values[name] = {metric: float(found[kind][k - 1]) for metric, (kind, k) in wanted.items()}
     return values
+
+
+def metrics_of(
+    depth: int, labels: int, ks: Sequence[int] = (1, 3, 5), recall_ks: Sequence[int] = (10, 100)
+) -> dict[str, tuple[str, int]]:
+    """(kind, cut-off) by name of the metrics that a ranking of this depth has; see `evaluate`."""
+    chosen = ((kind, k) for kinds, some in ((KINDS[:4], ks), (KINDS[4:], recall_ks)) for kind in kinds for k in some)
+    return {f"{kind}@{k}": (kind, k) for kind, k in chosen if k <= depth or depth >= labels}
 
 
 def _add_rows(

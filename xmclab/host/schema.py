@@ -63,8 +63,23 @@ class EncodeSettings:
 class EvaluateSettings:
     """What is measured: `evaluate.every=5`."""
 
-    every: int = option(0, "evaluate every n epochs; 0: at the end only", ge=0)
+    every: int = option(0, "evaluate every n epochs; 0, or with validation: at the end only", ge=0)
     depth: int = option(100, "labels ranked per query", ge=1)
+
+
+@dataclass(frozen=True)
+class ValidateSettings:
+    """Queries that choose the epoch whose weights are kept: `validate.share=0.1`."""
+
+    share: float = option(0.0, "share of the training queries set aside for it, chosen by their text", ge=0, lt=1)
+    file: str = option("", "a file or folder of validation queries, in the layout of the data")
+    every: int = option(1, "validate every n epochs, and after the last", ge=1)
+    metric: str = option("P@1", "metric to choose by: any of the results")
+    search: str = option("", "search to choose by; empty: the last one")
+
+    @property
+    def on(self) -> bool:
+        return bool(self.share or self.file)
 
 
 @dataclass(frozen=True)
@@ -88,6 +103,7 @@ class Settings:
     optim: OptimSettings = field(default_factory=OptimSettings)
     encode: EncodeSettings = field(default_factory=EncodeSettings)
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
+    validate: ValidateSettings = field(default_factory=ValidateSettings)
 
 
 NONE = "none"  # in an optional slot: no part

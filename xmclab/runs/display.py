@@ -13,10 +13,11 @@ from xmclab.system.progress import Bar, note
 class Display:
     """Shows the records of a run as they come; a context manager."""
 
-    def __init__(self, console: Console, epochs: int, steps: int) -> None:
-        self.console, self.epochs = console, epochs
+    def __init__(self, console: Console, epochs: int, steps: int, metric: str = "P@1") -> None:
+        """`metric`: what to show of validations."""
+        self.console, self.epochs, self.metric = console, epochs, metric
         self._bar = Bar(console, "training", steps, keep=True)
-        self._queries = 0
+        self._queries = self._epoch = 0
 
     def __enter__(self) -> Display:
         self._bar.__enter__()
@@ -30,14 +31,17 @@ class Display:
         event = record["event"]
         if event == "step":
             self._queries += record["queries"]
-            self._bar.what = f"epoch {record['epoch'] + 1}/{self.epochs} step"
+            self._epoch = record["epoch"] + 1
+            self._bar.what = f"epoch {self._epoch}/{self.epochs} step"
             self._bar.advance(1, self._detail(record), line=record["last_of_epoch"])
         elif event == "refresh":
             took = f"{record['seconds']:.1f} s"
             note(self.console, f"epoch {record['epoch'] + 1}: refreshed clusters and negatives in {took}")
-        elif event == "eval" and record["epoch"] < self.epochs:  # the last one has a table
-            scores = "  ".join(f"{name} P@1 {row['P@1']:.2f}" for name, row in record["metrics"].items())
-            note(self.console, f"after epoch {record['epoch']}: {scores}")
+        elif event == "eval" and record["split"] == "validation":
+            best = "  (best so far)" if record["best"] else ""
+            note(self.console, f"after epoch {record['epoch']}: validation {_scores(record, self.metric)}{best}")
+        elif event == "eval" and self._epoch < self.epochs:  # the last one has a table
+            note(self.console, f"after epoch {record['epoch']}: {_scores(record, 'P@1')}")
 
     def _detail(self, record: Mapping[str, Any]) -> str:
         rate = self._queries / max(self._bar.seconds, 1e-9)
@@ -46,3 +50,7 @@ class Display:
             f"loss {record['loss']:.4f}  {terms}  positives/query {record['positives']:.1f}  pool {record['pool']}  "
             f"without positive {record['dropped']}  {rate:.0f} queries/s"
         )
+
+
+def _scores(record: Mapping[str, Any], metric: str) -> str:
+    return "  ".join(f"{name} {metric} {row[metric]:.2f}" for name, row in record["metrics"].items())

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from xmclab.api import Dataset, Ragged, Ranking, Search
-from xmclab.data import open_data, with_reader
+from xmclab.data import with_reader
 from xmclab.data.tokens import Tokeniser
+from xmclab.data.validation import open_with_validation
 from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, Problem, XmclabError
 from xmclab.evaluation.report import print_table
 from xmclab.evaluation.scoring import Evaluator
@@ -26,6 +27,7 @@ from xmclab.host.config import Config
 from xmclab.model.device import deterministic, pick_device
 from xmclab.runs import store
 from xmclab.runs.advice import advice
+from xmclab.runs.best import BestEpoch, check_choice
 from xmclab.runs.display import Display
 from xmclab.runs.observers import observed
 from xmclab.runs.profile import Profile
@@ -58,18 +60,25 @@ def run(config: Config, out: Path | None = None, console: Console | None = None)
     started = time.perf_counter()
     profile = Profile(pick_device(settings.device), settings.profile)
     config = with_reader(config)  # so that the saved config names the reader
-    data = open_data(config)
+    opened = open_with_validation(config)
+    data, validation = opened.whole, opened.validation
+    if validation:
+        check_choice(config, data.num_labels)
     folder = store.create_folder(out, f"{config.recipe}-{data.name}")
     with deterministic(settings.deterministic):
         with failures(folder, settings.compile):
-            trainer = make_trainer(config, data, folder, console, profile)
+            trainer = make_trainer(config, opened.training, folder, console, profile)
         store.save_config(folder, config)
         store.write_json(folder / "environment.json", store.environment(config, data, trainer.device))
-        test = TestQueries(config, data, trainer, profile)
+        test = Queries(config, data, trainer, profile)
+        best = None
+        if validation:
+            queries = Queries(config, validation, trainer, profile, "validation")
+            best = BestEpoch(trainer.model, queries.evaluate, settings.validate, len(validation.test))
         seconds = {"prepare": time.perf_counter() - started}
         with observed(config, folder, trainer.steps, started) as log, failures(folder, settings.compile):
-            seconds["train"] = train(trainer, log, test, folder, console)
-            seconds["evaluate"] = test.seconds
+            seconds["train"] = train(trainer, log, test, best, folder, console)
+            seconds |= {"evaluate": test.seconds} | ({"validate": best.seconds} if best else {})
             with timed(seconds, "baselines"):
                 baselines = test.baselines()
             log({"event": "baselines", "metrics": baselines})
@@ -80,6 +89,8 @@ def run(config: Config, out: Path | None = None, console: Console | None = None)
             store.save_labels(folder, store.Labels(data.label_names, data.label_texts))
             seconds["total"] = time.perf_counter() - started
             result = RunResult(folder, test.metrics, baselines, test.document(folder, baselines, seconds))
+            if best:
+                result.document["validation"] = best.document()
             if profile.on:
                 result.document["profile"] = profile.summary()
                 profile.print_table(console)
@@ -87,18 +98,20 @@ def run(config: Config, out: Path | None = None, console: Console | None = None)
     return result
 
 
-def train(trainer: Trainer, log: Log, test: TestQueries, folder: Path, console: Console) -> float:
+def train(trainer: Trainer, log: Log, test: Queries, best: BestEpoch | None, folder: Path, console: Console) -> float:
     """Run the loop, with records shown and sent to trackers, and chosen indexes saved; the seconds of training."""
-    data, epochs = trainer.data, trainer.settings.epochs
-    sizes = f"{len(data.train)} training queries, {data.num_labels} labels, {trainer.steps} steps"
-    note(console, f"{data.name}: {sizes} on {trainer.device}")
+    data, settings = trainer.data, trainer.settings
+    queries = f"{len(data.train)} training queries" + (f", {best.queries} validation queries" if best else "")
+    note(console, f"{data.name}: {queries}, {data.num_labels} labels, {trainer.steps} steps on {trainer.device}")
+    if best and settings.evaluate.every:
+        note(console, "evaluate.every: no effect, as with validation the test queries are ranked once, at the end")
     for name, objective in trainer.objectives.items():
         if objective.needs_all:
             how = "in blocks" if name in trainer.streaming else "in one dense matrix (no closed form, so not streamed)"
             note(console, f"{name}: scores all labels {how}")
     for text in advice(trainer):
         note(console, f"note: {text}")
-    with Display(console, epochs, trainer.steps) as display:
+    with Display(console, settings.epochs, trainer.steps, settings.validate.metric) as display:
 
         def tell(record: Any) -> None:
             log(record)
@@ -106,16 +119,17 @@ def train(trainer: Trainer, log: Log, test: TestQueries, folder: Path, console: 
             if record["event"] in ("refresh", "eval"):
                 store.save_indexes(folder, test.indexes | {"mining": record.get("index", {})})
 
-        return fit(trainer, tell, test.evaluate)
+        return fit(trainer, tell, test.evaluate, best)
 
 
-class TestQueries:
-    """Ranks and scores the test queries of a run; keeps the latest rankings."""
+class Queries:
+    """Ranks and scores the test queries of a data set with the model of a run; keeps the latest rankings."""
 
-    __test__ = False  # pytest: not a test
-
-    def __init__(self, config: Config, data: Dataset, trainer: Trainer, profile: Profile) -> None:
+    def __init__(
+        self, config: Config, data: Dataset, trainer: Trainer, profile: Profile, purpose: str = "test"
+    ) -> None:
         self.config, self.data, self.trainer, self.profile = config, data, trainer, profile
+        self.purpose = purpose
         self.evaluator = Evaluator.of_data(data)
         self.rankings: dict[str, Ranking] = {}
         self.metrics: Scores = {}
@@ -136,14 +150,15 @@ class TestQueries:
     def _rank(self) -> dict[str, Ranking]:
         trainer, settings = self.trainer, self.config.settings
         if self._tokens is None:
-            self._tokens = trainer.tokeniser.tokens(trainer.model.encoder, self.data.test.texts, "test queries")
+            what = f"{self.purpose} queries"
+            self._tokens = trainer.tokeniser.tokens(trainer.model.encoder, self.data.test.texts, what)
         model, chunk = trainer.model, settings.encode.search_chunk
         queries = model.query_vectors(self._tokens, chunk)
         labels = model.label_vectors(trainer.label_tokens, chunk)
         space = Space(model.head_names, self.data.num_labels, labels, lambda heads: (self.config.make("index"), False))
         self.search = self.config.make("search")
         if self.search.reads_training_queries:
-            self.search.fit(model.query_vectors(trainer.query_tokens, chunk), self.data.train.targets_NL)
+            self.search.fit(model.query_vectors(trainer.query_tokens, chunk), trainer.targets_NL)
         rankings = {
             name: rank(self.search, name, queries, space, self.data.test.filter_NL, settings.evaluate.depth)
             for name in self.search.names(model.head_names)
@@ -240,4 +255,8 @@ def print_result(console: Console, result: RunResult) -> None:
         f"{result.document['recipe']} on {data['name']} (test: {data['test']} queries, {data['labels']} labels), in %"
     )
     print_table(console, title, result.metrics, result.baselines)
+    if best := result.document.get("validation"):
+        value = best["metrics"][best["search"]][best["metric"]]
+        chosen = f"best by {best['metric']} of {best['search']}: {value:.2f} on {best['queries']} validation queries"
+        console.print(f"kept epoch {best['epoch']} of {result.document['config']['epochs']}, {chosen}")
     console.print(f"trained in {seconds['train']:.0f} s, {seconds['total']:.0f} s in total; saved in {result.folder}")

@@ -1,13 +1,13 @@
 """The training loop: epochs, refresh, plan, step, log, evaluate. Everything that decides *when* is in this file.
 
-`trainer.py` and `step.py` define a step; the caller decides where records go and how the model is evaluated.
+`trainer.py` defines a step; the caller decides where records go and how the model is evaluated or validated.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from xmclab.api import View
 from xmclab.training.trainer import Trainer
@@ -16,17 +16,31 @@ Log = Callable[[Mapping[str, Any]], None]
 Evaluate = Callable[[], Mapping[str, Mapping[str, float]]]  # metrics in percent, by search
 
 
-def fit(trainer: Trainer, log: Log, evaluate: Evaluate) -> float:
+class Validation(Protocol):
+    """Chooses an epoch by the validation queries."""
+
+    def measure(self, epoch: int) -> Mapping[str, Any]:
+        """Measure the current model, and keep its weights if they are the best so far; fields of the record."""
+
+    def restore(self) -> int:
+        """Give the model the weights of the best epoch, which is returned."""
+
+
+def fit(trainer: Trainer, log: Log, evaluate: Evaluate, validation: Validation | None = None) -> float:
     """Train for all epochs; evaluate every `evaluate.every` of them, and at the end.
+
+    With validation, validate every `validate.every` epochs and after the last; then restore the best epoch and evaluate
+    it, once.
 
     Args:
         log: called with a record of every step, refresh and evaluation.
-        evaluate: evaluates the current model.
+        evaluate: evaluates the current model on the test queries.
 
     Returns:
         The seconds of training, without evaluations.
     """
-    epochs, every = trainer.settings.epochs, trainer.settings.evaluate.every
+    epochs = trainer.settings.epochs
+    every = (trainer.settings.validate if validation else trainer.settings.evaluate).every
     view: View | None = None
     step, seconds = 0, 0.0
     for epoch in range(epochs):
@@ -48,5 +62,12 @@ def fit(trainer: Trainer, log: Log, evaluate: Evaluate) -> float:
         done = epoch + 1
         if done == epochs or (every and done % every == 0):
             trainer.model.settle()
-            log({"event": "eval", "epoch": done, "seconds": seconds, "metrics": evaluate()})
+            record = {"event": "eval", "epoch": done, "seconds": seconds}
+            if validation:
+                log({**record, "split": "validation", **validation.measure(done)})
+            else:
+                log({**record, "split": "test", "metrics": evaluate()})
+    if validation:
+        kept = validation.restore()
+        log({"event": "eval", "epoch": kept, "seconds": seconds, "split": "test", "metrics": evaluate()})
     return seconds

@@ -282,13 +282,14 @@ function drawCurves() {
     const points = [...byEpoch.values()].map(some => [mean(some.map(p => p[0])), mean(some.map(p => p[1]))]);
     return {name: group.name, points: points.sort((a, b) => a[0] - b[0])};
   }).filter(line => line.points.length);
+  const splits = new Set(groupsShown().flatMap(group => group.curves.flat()).map(record => record.split || "test"));
   const losses = groupsShown().map(group => ({name: group.name, points: group.pool.map(epoch => [epoch.epoch, epoch.loss])}));
   const clock = state.clock === "epoch" ? "epoch" : "seconds of training";
   const chart = series.some(line => line.points.length > 1) ? lineChart(series, clock, `${state.metric} of ${state.search}`) : null;
   const loss = losses.some(line => line.points.length > 1) ? lineChart(losses, "epoch", "training loss") : null;
   if (!chart && !loss) return fill("curves");
   fill("curves", chart && choice("over", "clock", ["epoch", "seconds"]), legend(),
-    charts(figure("Mean over the seeds, on the test queries", chart), figure("Losses of different rows are not comparable", loss)));
+    charts(figure(`Mean over the seeds, on the ${[...splits].sort().join(" or ")} queries`, chart), figure("Losses of different rows are not comparable", loss)));
 }
 
 function drawCosts() {

@@ -399,3 +399,42 @@ def test_the_fingerprint_depends_on_the_choices(tmp_path: Path) -> None:
     file = write_csv(tmp_path / "own.csv", "query,title,labels", "red,x,a|b;c", "blue,y,c")
     options: list[dict[str, Any]] = [{}, {"query": "title"}, {"separator": ";"}, {"test_share": 0.5}]
     assert len({read(file, **some).fingerprint for some in options}) == 4
+
+
+def further(folder: Path, lines: list[str], **options: Any) -> Dataset:
+    """The table `valid.csv` beside a data set."""
+    file = write_csv((folder if folder.is_dir() else folder.parent) / "valid.csv", *lines)
+    return Table(**options).read_queries(file, Table(**options).read(folder), folder)
+
+
+def test_a_further_table_has_the_labels_and_the_separator_of_the_data(tmp_path: Path) -> None:
+    data = write_csv(
+        tmp_path / "shop.csv", "query,labels", "bun,bread", "brie,soft; french|fruit", "pie,fruit", "jam,x"
+    )
+    found = further(data, ["query,labels", "brioche,soft; french"])  # on its own, this looks like two labels
+    labels = list(found.label_texts)
+    assert labels == list(Table().read(data).label_texts)
+    assert [labels[label] for label in found.test.targets_NL.indices] == ["soft; french"]
+    with pytest.raises(DataError, match=r"valid\.csv:2: label 'butter' is not in shop\.csv"):
+        further(data, ["query,labels", "croissant,butter"])
+
+
+def test_a_further_table_refers_to_the_table_of_labels(tmp_path: Path) -> None:
+    """Also where the queries of the data have their labels in a table of pairs."""
+    write_csv(tmp_path / "train.csv", "uid,title", "q1,bun", "q2,brie")
+    write_csv(tmp_path / "test.csv", "uid,title", "q3,jam")
+    write_csv(tmp_path / "labels.csv", "uid,title", "A1,bread", "A2,cheese", "A3,fruit")
+    write_csv(tmp_path / "pairs.csv", "query,label", "q1,A1", "q2,A2", "q3,A3")
+    found = further(tmp_path, ["query,labels,relevances", "pie,A1|A3,0.5|1"])
+    assert found.test.targets_NL.toarray().tolist() == [[0.5, 0, 1]]
+    assert list(found.label_texts) == ["bread", "cheese", "fruit"]
+    with pytest.raises(DataError, match=r"label 'A4' is not in labels\.csv"):
+        further(tmp_path, ["query,labels", "pie,A4"])
+    with pytest.raises(DataError, match="no column for the labels"):
+        further(tmp_path, ["uid,title", "q4,pie"])
+
+
+def test_a_folder_of_further_queries_needs_a_test_table(tmp_path: Path) -> None:
+    data = write_csv(tmp_path / "shop.csv", "query,labels", "bun,bread", "brie,cheese")
+    with pytest.raises(DataError, match="no table of test queries"):
+        Table().read_queries(tmp_path, Table().read(data), data)

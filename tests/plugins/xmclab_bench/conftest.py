@@ -21,7 +21,13 @@ def _row(name: str, search: str, at: int) -> dict[str, Any]:
 
 def _group(name: str, at: int) -> dict[str, Any]:
     curve = [
-        {"seed": 0, "epoch": epoch, "seconds": 10.0 * epoch, "metrics": {"de": {"P@1": 20.0 + epoch + at}}}
+        {
+            "seed": 0,
+            "split": "validation" if at else "test",
+            "epoch": epoch,
+            "seconds": 10.0 * epoch,
+            "metrics": {search: {"P@1": 20.0 + epoch + at} for search in ("de", "clf")},
+        }
         for epoch in (1, 2, 3)
     ]
     pool = [

@@ -189,7 +189,7 @@ def test_the_same_seeds_give_the_same_numbers(spec_file: Path, cells: Path, tmp_
 
 
 def test_another_config_or_other_code_is_another_cell(
-    spec_file: Path, cells: Path, monkeypatch: pytest.MonkeyPatch
+    spec_file: Path, tmp_path: Path, cells: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from xmclab_bench import cells as module
     from xmclab_bench.spec import resolve_cells
@@ -203,6 +203,12 @@ def test_another_config_or_other_code_is_another_cell(
     assert keys("profile=true", "tracker=none") == known
     assert not keys("epochs=3") & known
     assert not keys("reader.text=title+content") & known
+    valid = tmp_path / "valid.csv"
+    found = []
+    for text in ("query,labels\n", "query,labels\na,b\n"):
+        valid.write_text(text)
+        found.append(keys(f"validate.file={valid}"))
+    assert not found[0] & found[1]
     monkeypatch.setattr(module, "_package_hash", lambda: "another")
     assert not keys() & known
 
@@ -371,6 +377,30 @@ def test_reports_of_single_runs_and_of_runs_in_progress(
     os.utime(unfinished / "metrics.jsonl", (0, time.time() - 1800))
     state = compare_folders([folders[0], unfinished], ["P@1"])["groups"][1]["state"]
     assert state == "unfinished, 2 of 20 epochs done, nothing written for 30 minutes"
+
+
+def test_curves_show_validation_where_a_run_has_it(
+    cells: Path, tmp_path: Path, train: Callable[..., Path], call: Callable[..., tuple[int, str, str]]
+) -> None:
+    """The rows are still those of the test queries, on which runs with and without it are compared."""
+    plain = next(cells.glob("*/result.json")).parent
+    validated = train(tmp_path / "validated", "epochs=2", "validate.share=0.1", "sampler.batch_size=512")
+    document = compare_folders([plain, validated], ["P@1", "PSP@1"])
+    curves = [group["curves"][0] for group in document["groups"]]
+    assert [[(record["split"], record["epoch"]) for record in curve] for curve in curves] == [
+        [("test", 1), ("test", 2)],
+        [("validation", 1), ("validation", 2)],
+    ]
+    result = json.loads((validated / "result.json").read_text())
+    rows = {row["search"]: row for row in document["rows"] if row["name"] == "validated"}
+    assert rows["de"]["metrics"]["PSP@1"]["values"] == [result["metrics"]["de"]["PSP@1"]]
+    assert {test["metric"] for test in document["tests"]} == {"P@1", "PSP@1"}
+
+    (validated / "result.json").unlink()
+    unfinished = compare_folders([validated], ["P@1"])
+    assert unfinished["groups"][0]["state"] == "training, 2 of 2 epochs done, numbers of its validation queries"
+    shown = unfinished["rows"][0]["metrics"]["P@1"]["values"]
+    assert shown == [unfinished["groups"][0]["curves"][0][-1]["metrics"]["de"]["P@1"]]
 
 
 def test_folders_that_are_no_runs_and_unknown_metrics_are_refused(

@@ -29,6 +29,7 @@ seen.descending = cells(3);
 heading("P@1").click();
 seen.ascending = cells(3);
 seen.sorted = document.querySelector('#table th[data-key="P@1"]').getAttribute("aria-sort");
+seen.curves = document.querySelector("#curves figcaption").textContent;
 seen.firstChart = document.querySelector("#bands svg").getAttribute("aria-label");
 const metric = document.querySelector('select[data-key="metric"]');
 metric.value = "PSP@1";
@@ -90,5 +91,6 @@ def test_in_a_browser_tables_sort_and_metrics_switch_without_an_error(document: 
     assert seen["injected"] == 0
     assert seen["verdict"] == "A & B is better than every other row."
     assert seen["heads"][:4] == ["row", "clf less de", "A & B", "-1.00 (-1.75 to -0.50; p = 0.010)"]
+    assert seen["curves"] == "Mean over the seeds, on the test or validation queries"
     everything = "results differences heads curves costs tradeoff bands pools config missing environment"
     assert " ".join(seen["sections"]) == everything

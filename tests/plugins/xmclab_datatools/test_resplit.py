@@ -9,10 +9,8 @@ import pytest
 import scipy.sparse as sp
 
 from xmclab.api import Dataset, Split
-from xmclab.data import open_dataset
 from xmclab.errors import DataError
-from xmclab.host.registry import default_registry
-from xmclab_datatools.resplit import reciprocal, resplit, same_text
+from xmclab_datatools.resplit import resplit
 from xmclab_datatools.write import Contents
 
 
@@ -56,15 +54,6 @@ def test_filters_by_a_double_loop(seed: int) -> None:
     for split, texts in ((cut.train, new_contents.train), (cut.test, new_contents.test)):
         assert [f"item {content[1:]}" for content in texts] == split.texts
         assert split.names == split.texts
-
-
-@pytest.mark.parametrize("name", ["tiny", "debian"])
-def test_the_filter_files_of_the_embedded_sets_come_out_the_same(name: str) -> None:
-    data = open_dataset(name, "title", default_registry())
-    train, test = (same_text(split.texts, data.label_texts) for split in (data.train, data.test))
-    both = test.astype(bool) + reciprocal(data.train.targets_NL, train, test).astype(bool)
-    assert (train.astype(bool) != data.train.filter_NL.astype(bool)).nnz == 0
-    assert (both != data.test.filter_NL.astype(bool)).nnz == 0
 
 
 def test_filter_pairs_of_before_are_kept() -> None:

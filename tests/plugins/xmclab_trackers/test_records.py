@@ -19,6 +19,9 @@ END = {"event": "end", "error": "", "message": "", "seconds": 2.0}
 def test_numbers_have_the_path_to_them_as_a_name() -> None:
     assert dict(numbers(STEP)) == {"step/epoch": 0, "step/loss": 0.5, "step/terms/de/ds/q2l": 0.25}
     assert dict(numbers(EVAL)) == {"eval/epoch": 1, "eval/metrics/de+clf/P@1": 12.5}
+    validation = {**EVAL, "split": "validation", "best": True}
+    assert dict(numbers(validation)) == {"validation/epoch": 1, "validation/metrics/de+clf/P@1": 12.5}
+    assert dict(numbers({**EVAL, "split": "test"})) == dict(numbers(EVAL))
     assert dict(numbers(END)) == {"end/seconds": 2.0}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from array import array
 from collections.abc import Iterator, Sequence
@@ -203,7 +204,7 @@ def assemble(
 
     Args:
         folder: where filter files are.
-        halves: the training queries, and the test queries if there are any.
+        halves: the training queries, and the test queries if there are any; or test queries alone (`as_test`).
         files: what was read, except the filter files, in a fixed order.
         choices: anything else that the result depends on.
         expects_filters: whether a missing filter file is worth a warning.
@@ -234,6 +235,11 @@ def assemble(
         label_names=labels.names,
         fingerprint=fingerprint([file for file in used if file], text, *choices),
     )
+
+
+def as_test(dataset: Dataset) -> Dataset:
+    """What was assembled from test queries alone, as such."""
+    return dataclasses.replace(dataset, test=dataset.train)
 
 
 def _warnings(

@@ -14,6 +14,7 @@ from xmclab.data.readers.columns import (
     Half,
     Targets,
     Texts,
+    as_test,
     assemble,
     check_text,
     join,
@@ -38,10 +39,17 @@ class LabelFeatureJson(Reader):
         return any(find_file(folder, name) for name in (TRAIN, TEST, LABELS))
 
     def read(self, folder: Path) -> Dataset:
+        return self._dataset(folder, (TRAIN, TRAIN_FILTERS), (TEST, TEST_FILTERS))
+
+    def read_queries(self, source: Path, data: Dataset, folder: Path) -> Dataset:
+        return as_test(self._dataset(source, (TEST, TEST_FILTERS)))
+
+    def _dataset(self, folder: Path, *parts: tuple[str, tuple[str, ...]]) -> Dataset:
+        """The labels and the queries of these (file, filter files)."""
         problems = Problems()
         labels = self._read(folder, LABELS, problems)
         halves = []
-        for name, filters in ((TRAIN, TRAIN_FILTERS), (TEST, TEST_FILTERS)):
+        for name, filters in parts:
             targets = Targets()
             halves.append(Half(self._read(folder, name, problems, labels, targets), targets, filters))
         files = [labels.file, *(half.queries.file for half in halves)]

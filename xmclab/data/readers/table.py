@@ -20,6 +20,7 @@ from xmclab.data.readers.columns import (
     Half,
     Targets,
     Texts,
+    as_test,
     assemble,
     check_text,
     join,
@@ -61,10 +62,7 @@ class Table(Reader):
         return bool(kind_of(folder)) if folder.is_file() else bool(find_table(folder, TRAIN))
 
     def read(self, folder: Path) -> Dataset:
-        if folder.is_file():
-            tables = {TRAIN: folder}
-        else:
-            tables = {name: file for name in (TRAIN, TEST, LABELS, PAIRS) if (file := _only(folder, name))}
+        tables = _tables(folder)
         if TRAIN not in tables:
             raise DataError(Problem(str(folder), "no table of training queries", "add one, such as train.csv"))
         reading = _Reading(self, tables, Problems())
@@ -73,6 +71,20 @@ class Table(Reader):
             return dataset
         logger.info("%s: no test table; holding out a share of %g", tables[TRAIN], self.test_share)
         return hold_out(dataset, np.array(reading.keys, dtype=np.uint64), self.test_share, "add a test table")
+
+    def read_queries(self, source: Path, data: Dataset, folder: Path) -> Dataset:
+        """A table, or the table `test` of a folder; with a column of labels, all of them known to the data."""
+        file = _tables(source).get(TEST) if source.is_dir() else source
+        if file is None:
+            raise DataError(Problem(str(source), "no table of test queries", "add one, such as test.csv"))
+        return _Reading(self, _tables(folder), Problems()).further(file, data)
+
+
+def _tables(folder: Path) -> dict[str, Path]:
+    """The tables of a data set by name."""
+    if folder.is_file():
+        return {TRAIN: folder}
+    return {name: file for name in (TRAIN, TEST, LABELS, PAIRS) if (file := _only(folder, name))}
 
 
 def _only(folder: Path, name: str) -> Path | None:
@@ -120,6 +132,18 @@ class _Reading:
             expects_filters=False,
         )
 
+    def further(self, file: Path, data: Dataset) -> Dataset:
+        """A table of test queries beside those of the data set, separated alike and with the same labels."""
+        known = Texts(self.tables.get(LABELS, self.tables[TRAIN]), PackedTexts(data.label_texts), data.label_names)
+        known.size = data.num_labels
+        for table in [self.tables[name] for name in (TRAIN, TEST) if name in self.tables and PAIRS not in self.tables]:
+            self._label_column(table, columns_of(table, self.problems))
+        self.tables = {TEST: file, LABELS: known.file}
+        self.ids = {name: label for label, name in enumerate(data.label_names)}
+        half = self._half(TEST, (f"filter_labels_{file.name.partition('.')[0]}.txt",), known)
+        made = assemble(file.parent, self.options.text, known, [half], self.problems, [file], expects_filters=False)
+        return as_test(made)
+
     def _labels(self) -> Texts:
         """The label table, which lists every label."""
         file = self.tables[LABELS]
@@ -146,9 +170,8 @@ class _Reading:
         query = self._column(file, columns, QUERY, "for the queries", self.options.query, "query")
         cells = relevances = None
         if PAIRS not in self.tables:
-            cells = self._column(file, columns, LABEL, "for the labels", self.options.labels, "labels")
+            cells = self._label_column(file, columns)
             relevances = known_column(columns, RELEVANCE)
-            self.separator = self.separator or self.options.separator or self._find_separator(file, columns, cells)
         names = PackedTexts()
         half = Half(Texts(file, names=names), Targets(), filters)
         wanted = [query, known_column(columns, CONTENT, query), known_column(columns, NAME, query), cells, relevances]
@@ -205,6 +228,12 @@ class _Reading:
             hint = f"{there}; choose one with reader.{key}=NAME" if key else there
             self.problems.file(file, f"no column {what}: expected {wanted}", hint)
         return found
+
+    def _label_column(self, file: Path, columns: Sequence[str]) -> str | None:
+        """The name of the column of labels, and what separates these, unless another table of the set told."""
+        cells = self._column(file, columns, LABEL, "for the labels", self.options.labels, "labels")
+        self.separator = self.separator or self.options.separator or self._find_separator(file, columns, cells)
+        return cells
 
     def _find_separator(self, file: Path, columns: Sequence[str], cells: str | None) -> str:
         """The first of the known separators that a cell of the file has."""

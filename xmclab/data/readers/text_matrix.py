@@ -16,12 +16,15 @@ from xmclab.data.readers.columns import (
     Half,
     Targets,
     Texts,
+    as_test,
     assemble,
     logger,
 )
 from xmclab.data.readers.lines import Problems, encoding_of, find_file, read_all_lines
 from xmclab.data.sparse import SparseText, read_npz
 from xmclab.data.texts import PackedTexts, RowNumbers
+
+Names = tuple[str, ...]
 
 
 @dataclass
@@ -38,14 +41,22 @@ class TextMatrixReader(Reader):
         return any(find_file(folder, *names) for names in (self.train_texts, self.test_texts))
 
     def read(self, folder: Path) -> Dataset:
+        return self._dataset(folder, (self.train_texts, self.train_labels, TRAIN_FILTERS), self._test)
+
+    def read_queries(self, source: Path, data: Dataset, folder: Path) -> Dataset:
+        return as_test(self._dataset(source, self._test))
+
+    @property
+    def _test(self) -> tuple[Names, Names, Names]:
+        return self.test_texts, self.test_labels, TEST_FILTERS
+
+    def _dataset(self, folder: Path, *parts: tuple[Names, Names, Names]) -> Dataset:
+        """The labels and the queries of these (texts, matrix, filter file), each the first of its names that exists."""
         problems = Problems()
         labels = read_texts(_locate(folder, self.label_texts, problems), problems)
         labels.names = labels.texts  # a label has no other name than its text
         halves, matrices = [], []
-        for texts, matrix, filters in (
-            (self.train_texts, self.train_labels, TRAIN_FILTERS),
-            (self.test_texts, self.test_labels, TEST_FILTERS),
-        ):
+        for texts, matrix, filters in parts:
             queries = read_texts(_locate(folder, texts, problems), problems)
             matrices.append(_locate(folder, matrix, problems))
             halves.append(Half(queries, read_labels(matrices[-1], queries, labels, problems), filters))

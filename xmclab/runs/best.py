@@ -1,0 +1,86 @@
+"""The best epoch of a run, chosen by its validation queries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from xmclab.errors import ConfigError, Problem, did_you_mean
+from xmclab.evaluation.metrics import metrics_of
+from xmclab.host.config import Config
+from xmclab.host.schema import ValidateSettings
+from xmclab.model.model import Model
+from xmclab.training.loop import Evaluate
+
+
+def check_choice(config: Config, num_labels: int) -> None:
+    """Refuse a metric or search that the results will not have.
+
+    Raises:
+        ConfigError: with both problems, if there are two.
+    """
+    settings, depth = config.settings.validate, config.settings.evaluate.depth
+    ranked = config.make("search").names(config.heads)
+    known = {"metric": list(metrics_of(depth, num_labels)), "search": ["", *ranked]}
+    chosen = {"metric": settings.metric, "search": settings.search}
+    problems = [
+        Problem(f"validate.{key}", f"there is no {key} {name!r}", did_you_mean(name, filter(None, known[key])))
+        for key, name in chosen.items()
+        if name not in known[key]
+    ]
+    if problems:
+        raise ConfigError(*problems)
+
+
+class BestEpoch:
+    """Measures a model on the validation queries, and keeps the weights of its best epoch; of equals, the first."""
+
+    def __init__(self, model: Model, evaluate: Evaluate, settings: ValidateSettings, queries: int) -> None:
+        """
+        Args:
+            evaluate: measures the current model on this many queries.
+        """
+        self.model, self.evaluate, self.queries = model, evaluate, queries
+        self.metric, self.search = settings.metric, settings.search
+        self.epoch = 0
+        self.metrics: dict[str, dict[str, float]] = {}  # of the best epoch
+        self.seconds = 0.0
+        self._weights: dict[str, Tensor] = {}
+
+    def measure(self, epoch: int) -> dict[str, Any]:
+        """The metrics of the current model, whose tables are settled, and whether it is the best so far."""
+        started = time.perf_counter()
+        metrics = {name: dict(row) for name, row in self.evaluate().items()}
+        self.search = self.search or list(metrics)[-1]
+        best = not self.epoch or self._value(metrics) > self._value(self.metrics)
+        if best:
+            self.epoch, self.metrics = epoch, metrics
+            self._keep()
+        self.seconds += time.perf_counter() - started
+        return {"metrics": metrics, "best": best}
+
+    def _value(self, metrics: Mapping[str, Mapping[str, float]]) -> float:
+        return metrics[self.search][self.metric]
+
+    def _keep(self) -> None:
+        """Copy the weights to host memory, which is allocated once."""
+        for name, weight in self.model.state_dict().items():
+            if name in self._weights:
+                self._weights[name].copy_(weight)
+            else:
+                self._weights[name] = weight.detach().to("cpu", copy=True)
+
+    def restore(self) -> int:
+        """Give the model the weights of the best epoch, which is returned."""
+        self.model.settle()  # rows are then their weights, with nothing to multiply
+        self.model.load_state_dict(self._weights)
+        self._weights = {}
+        return self.epoch
+
+    def document(self) -> dict[str, Any]:
+        """What was chosen, and by what, as JSON values."""
+        names = "metric", "search", "epoch", "metrics", "queries"
+        return {name: getattr(self, name) for name in names}
