@@ -159,6 +159,7 @@ class Batch:
     labels_P: NDArray[np.int64]  # unique label ids, ascending
     positives: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]  # (row in Q, column in P, target > 0)
     ignored: tuple[NDArray[np.int64], NDArray[np.int64]]  # filter pairs in the pool: neither positive nor negative
+    drawn_E: NDArray[np.bool_] | None = None  # of the positives, those that their own query drew; None: all
     dropped: int = 0  # planned queries without a positive in the pool; they are not trained on
     missing: int = 0  # mined negatives that were requested but not found
 
@@ -294,6 +295,7 @@ class Reduction(ABC):
     needs: ClassVar[Literal["pool", "all"]] = "pool"  # candidates: the labels of the batch, or every label
     accepts: ClassVar[Literal["multiclass", "binary"]] = "multiclass"  # kind of loss
     adds_up_to: ClassVar[Literal["one", "targets", "cells", "anything"]] = "anything"  # sum of the weights of an anchor
+    among: ClassVar[Literal["positives", "drawn"]] = "positives"  # what `weights` sees: all, or those their query drew
 
     def targets(self, y_QP: Tensor) -> Tensor:
         """The targets passed to the loss; override to normalise each row. 0 must stay 0."""
@@ -303,6 +305,7 @@ class Reduction(ABC):
     def weights(self, y_QP: Tensor) -> Tensor:
         """w_QP >= 0, the weight of each pair. A multi-class reduction gives weight to positives only (y_QP > 0).
 
+        With `among = "drawn"`, y_QP is 0 for positives that only other queries drew; the loss still sees them.
         Weights depend only on the positives of each row: columns of zeros may be dropped or moved. Randomness
         (drawing a positive) comes from torch's global generator, which the trainer seeds for every step.
         """

@@ -13,7 +13,7 @@ from torch import Tensor
 from xmclab.api import BinaryLoss, Loss, MultiClassLoss, Reduction
 from xmclab.errors import ConfigError
 from xmclab.host import build_objective
-from xmclab.objectives import Term, divisor, parse_expression
+from xmclab.objectives import Objective, Term, divisor, parse_expression
 from xmclab_kit.core import Broken, Subject, check_close, check_finite, described, identical, named, numbers, seed
 from xmclab_kit.structure import OPTIONS, structural_laws
 
@@ -68,6 +68,23 @@ def widened(draw: st.DrawFn) -> Widened:
     return Widened(y_QP, draw(st.permutations(range(width)))[: y_QP.shape[1]], width)
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """Targets, and the pairs that their query drew, which need not be positives."""
+
+    y_QP: Tensor
+    drawn_QP: Tensor
+
+    def __str__(self) -> str:
+        return named(y_QP=self.y_QP, drawn_QP=self.drawn_QP)
+
+
+@st.composite
+def drawn_pairs(draw: st.DrawFn) -> Drawn:
+    y_QP = draw(targets()).y_QP
+    return Drawn(y_QP, torch.from_numpy(numbers(draw, y_QP.numel()) % 2 == 1).view_as(y_QP))
+
+
 def weights(reduction: Reduction, y_QP: Tensor) -> Tensor:
     """w_QP from a copy, in case a reduction writes into its input."""
     return reduction.weights(y_QP.clone())
@@ -93,12 +110,13 @@ def check_weights(subject: Subject, seen: Tensor, expected: Tensor, what: str) -
 
 
 @LAWS.law(
-    says="`needs` is 'pool' or 'all', `accepts` is 'multiclass' or 'binary'",
-    fix="set the class variables `needs` and `accepts` to one of their values, or omit them",
+    says="`needs` is 'pool' or 'all', `accepts` is 'multiclass' or 'binary', `among` is 'positives' or 'drawn'",
+    fix="set the class variables `needs`, `accepts` and `among` to one of their values, or omit them",
     needs=[OPTIONS],
 )
 def family(subject: Subject) -> None:
-    for name, known in (("needs", ("pool", "all")), ("accepts", ("multiclass", "binary"))):
+    words = {"needs": ("pool", "all"), "accepts": ("multiclass", "binary"), "among": ("positives", "drawn")}
+    for name, known in words.items():
         if getattr(subject.cls, name) not in known:
             raise Broken(f"{name} is {getattr(subject.cls, name)!r}")
 
@@ -256,6 +274,35 @@ class _Softmax(MultiClassLoss):
 class _Logistic(BinaryLoss):
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         return torch.nn.functional.softplus(s_QP) - y_QP * s_QP
+
+
+@dataclass
+class _Score(MultiClassLoss):
+    def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
+        return s_QP
+
+
+@dataclass
+class _CellScore(BinaryLoss):
+    def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
+        return s_QP
+
+
+@LAWS.law(
+    says="with `among = 'drawn'`, only pairs that were drawn get a weight, in both directions",
+    fix="weigh cells with y_QP > 0 only, which a reduction of binary losses cannot: omit `among` there",
+    examples=drawn_pairs(),
+    needs=[*SOUND, "allowed"],
+)
+def drawn(subject: Subject, example: Drawn) -> None:
+    if subject.cls.among != "drawn":
+        return
+    loss = _CellScore() if subject.cls.accepts == "binary" else _Score()
+    objective = Objective([Term(subject.name, 1.0, loss, subject.part)], q2l_share=0.5)
+    s_QP = torch.zeros_like(example.y_QP, requires_grad=True)
+    value = objective(s_QP, example.y_QP, drawn_QP=example.drawn_QP)
+    (w_QP,) = torch.autograd.grad(value, s_QP)
+    _refuse(w_QP, ~example.drawn_QP & (w_QP != 0), "the weight of a pair that was not drawn")
 
 
 @LAWS.law(

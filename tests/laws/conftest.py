@@ -15,12 +15,13 @@ from xmclab.objectives import engine
 
 @dataclass
 class Problem:
-    """A random batch; targets, ignored pairs and label weights as an objective takes them."""
+    """A random batch; targets, ignored and drawn pairs and label weights as an objective takes them."""
 
     s_QP: Tensor
     y_QP: Tensor
     ignore_QP: Tensor
     label_weight_P: Tensor
+    drawn_QP: Tensor
 
 
 def random_problem(seed: int, soft: bool = False) -> Problem:
@@ -36,7 +37,8 @@ def random_problem(seed: int, soft: bool = False) -> Problem:
     if soft:
         y_QP = y_QP * uniform(queries, labels)
     s_QP = 3 * torch.randn(queries, labels, generator=generator, dtype=torch.float64)
-    return Problem(s_QP, y_QP, uniform(queries, labels) < 0.2, 3 * uniform(labels))
+    ignore_QP, label_weight_P = uniform(queries, labels) < 0.2, 3 * uniform(labels)
+    return Problem(s_QP, y_QP, ignore_QP, label_weight_P, uniform(queries, labels) < 0.5)
 
 
 def log_sum_exp(values: list[float]) -> float:
@@ -58,8 +60,9 @@ def naive_value(
     ignore_QP: Tensor | None = None,
     label_weight_P: Tensor | None = None,
     labels_are_rows: bool = False,
+    drawn_QP: Tensor | None = None,
 ) -> float:
-    """One term in one direction; rows are anchors."""
+    """One term in one direction; rows are anchors. With `drawn_QP`, only these positives count."""
     total, anchors, cells = 0.0, 0, 0
     for i in range(s_QP.shape[0]):
         present = [j for j in range(s_QP.shape[1]) if ignore_QP is None or not ignore_QP[i, j]]
@@ -68,14 +71,15 @@ def naive_value(
         positives = [j for j in present if targets[j] > 0]
         if reduction == "ova_n":
             targets = {j: y / max(len(positives), 1) for j, y in targets.items()}
-        anchors += bool(positives)
+        counting = [j for j in positives if drawn_QP is None or drawn_QP[i, j]]
+        anchors += bool(counting)
         cells += len(present)
-        for j in present if loss == "bce" else positives:
+        for j in present if loss == "bce" else counting:
             weight = 1.0
             if loss != "bce" and reduction == "pal":
                 weight = targets[j]
             elif loss != "bce" and reduction in ("pal_n", "psl"):
-                weight = targets[j] / sum(targets.values())
+                weight = targets[j] / sum(targets[k] for k in counting)
             if label_weight_P is not None:
                 weight *= float(label_weight_P[i if labels_are_rows else j])
             total += weight * pair(loss, j, scores, targets)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +18,8 @@ import xmclab
 from xmclab.api import Reduction
 from xmclab.host.registry import default_registry
 from xmclab.objectives.objective import Objective, Term
+from xmclab.objectives.truth import Truth
+from xmclab.plan.pool import build_batch
 
 few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 seeds = st.integers(0, 10_000)
@@ -95,6 +99,35 @@ def test_pol_is_the_loss_at_one_pick_and_its_mean_is_pal_n(loss):
     many = xmclab.objective(loss, reduction="pol")(s_QP.repeat(20_000, 1), y_QP.repeat(20_000, 1))
     expected = xmclab.objective(loss, reduction="pal_n")(s_QP, y_QP)
     assert float(many) == pytest.approx(float(expected), abs=0.03)
+
+
+@pytest.mark.parametrize("loss", MULTICLASS)
+def test_the_mean_of_pol_over_all_draws_of_one_is_pal_n(loss):
+    """However large a target is, its label is as likely to be drawn as any other."""
+    torch.manual_seed(0)
+    s_QP = torch.randn(3, 5, dtype=torch.float64)
+    y_QP = torch.tensor([[1.0, 0.0, 0.1, 0.0, 0.0], [1.0, 1.0, 1.0, 0.0, 0.0], [0.0, 0.2, 0.1, 0.9, 0.0]])
+    draws = itertools.product(*(row.nonzero().flatten().tolist() for row in y_QP))
+    masks = [torch.nn.functional.one_hot(torch.tensor(draw), y_QP.shape[1]).bool() for draw in draws]
+    pol, pal_n = (xmclab.objective(loss, reduction=name) for name in ("pol", "pal_n"))
+    mean = torch.stack([pol(s_QP, y_QP, drawn_QP=drawn_QP) for drawn_QP in masks]).mean()
+    torch.testing.assert_close(mean, pal_n(s_QP, y_QP > 0), rtol=1e-12, atol=1e-12)
+
+
+def test_the_mean_of_pol_over_the_draws_of_a_batch_is_pal_n():
+    torch.manual_seed(0)
+    s_QP, y_QP = torch.randn(4, 8, dtype=torch.float64), torch.zeros(4, 8)
+    y_QP[:, :3] = torch.tensor([0.01, 0.3, 1.0])
+    targets_NL, filter_NL = (sp.csr_array(x_QP.numpy()) for x_QP in (y_QP, torch.eye(4, 8)))
+    mined_QE = np.tile(np.arange(8), (4, 1))  # the same candidates in every batch
+    pol, rng, values = xmclab.objective("ds", reduction="pol"), np.random.default_rng(0), []
+    for _ in range(2000):
+        batch = build_batch(np.arange(4), targets_NL, filter_NL, mined_QE, 1, 0, rng)
+        values.append(pol.evaluate(s_QP, Truth.of_batch(batch, "cpu")).total)
+    ignore_QP = torch.eye(4, 8).bool() & (y_QP == 0)
+    expected = xmclab.objective("ds", reduction="pal_n")(s_QP, y_QP > 0, ignore_QP=ignore_QP)
+    found = torch.stack(values)
+    assert abs(found.mean() - expected) < 3 * found.std() / len(values) ** 0.5
 
 
 @few

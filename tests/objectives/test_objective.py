@@ -160,6 +160,7 @@ def test_inputs_are_left_as_they_were(batch):
         (torch.zeros(2, 3, dtype=torch.int64), torch.zeros(2, 3), {}, "float matrix"),
         (torch.zeros(2, 3), torch.zeros(2, 1), {}, "positives"),
         (torch.zeros(2, 3), torch.zeros(2, 3), {"ignore_QP": torch.zeros(1, 3, dtype=torch.bool)}, "ignore"),
+        (torch.zeros(2, 3), torch.zeros(2, 3), {"drawn_QP": torch.zeros(2, 1, dtype=torch.bool)}, "drawn"),
         (torch.zeros(2, 3), torch.zeros(2, 3), {"label_weight_P": torch.ones(2)}, "label weights"),
     ],
 )

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from xmclab.api import Batch
 from xmclab.objectives.truth import Truth
+from xmclab.plan.csr import row_pairs
 from xmclab.plan.miners.random import RandomMiner
-from xmclab.plan.pool import build_batch, sample_positives
+from xmclab.plan.pool import build_batch, draw_positives
 
 
 @dataclass
@@ -43,6 +44,12 @@ class Case:
             "rng": np.random.default_rng(self.seed),
         }
         return build_batch(**(given | changes))
+
+    def draws(self) -> list[list[int]]:
+        """The labels that each query draws."""
+        drawn_E = draw_positives(self.rows, self.targets, self.beta, np.random.default_rng(self.seed))
+        true = row_pairs(self.targets, self.rows)
+        return [true.column_E[drawn_E & (true.row_E == place)].tolist() for place in range(len(self.rows))]
 
 
 @st.composite
@@ -134,10 +141,8 @@ def test_cap_keeps_the_fill_order(case: Case, with_mined: bool) -> None:
     mined = case.mined if with_mined else case.mined[:, :0]
     cap = max(case.cap, 1)
     truth = [np.flatnonzero(row).tolist() for row in case.targets.toarray()[case.rows]]
-    every = sample_positives(case.rows, case.targets, case.beta, np.random.default_rng(case.seed))
-    kept = np.cumsum([0] + [min(case.beta, len(row)) for row in truth])
-    sampled = [every[start:end].tolist() for start, end in itertools.pairwise(kept)]
-    assert kept[-1] == len(every)
+    sampled = case.draws()
+    assert [len(some) for some in sampled] == [min(case.beta, len(row)) for row in truth]
     assert all(set(some) <= set(row) and len(set(some)) == len(some) for some, row in zip(sampled, truth, strict=True))
     batch = case.build(cap=cap, mined_QE=mined)
     assert batch.labels_P.tolist() == naive_pool(sampled, mined.tolist(), truth, cap)
@@ -183,9 +188,36 @@ def test_positives_are_sampled_uniformly() -> None:
 
 @settings(deadline=None)
 @given(cases())
+def test_a_drawn_pair_is_one_that_its_own_query_drew_and_the_cap_left(case: Case) -> None:
+    batch = case.build()
+    rows, columns, _ = (part[batch.drawn_E] for part in batch.positives)
+    drawn = list(zip(batch.rows_Q[rows].tolist(), batch.labels_P[columns].tolist(), strict=True))
+    pool = set(batch.labels_P.tolist())
+    assert drawn == [
+        (row, label)
+        for row, some in zip(case.rows.tolist(), case.draws(), strict=True)
+        for label in some
+        if label in pool
+    ]
+    assert batch.drawn_E.dtype == np.bool_
+
+
+def test_a_query_may_lose_its_draw_to_the_cap_and_keep_a_positive() -> None:
+    targets = sp.csr_array(np.array([[1, 0], [1, 0], [1, 1]], dtype=np.float32))
+    nothing, no_mined = sp.csr_array(targets.shape, dtype=np.float32), np.empty((3, 0), dtype=np.int64)
+    seen = set()
+    for seed in range(20):
+        batch = build_batch(np.arange(3), targets, nothing, no_mined, 1, 1, np.random.default_rng(seed))
+        assert (batch.labels_P.tolist(), batch.dropped) == ([0], 0)
+        seen.add(tuple(batch.drawn_E.tolist()))
+    assert seen == {(True, True, True), (True, True, False)}
+
+
+@settings(deadline=None)
+@given(cases())
 def test_pure_in_the_generator(case: Case) -> None:
     one, two = case.build(), case.build()
-    for name in ("rows_Q", "labels_P"):
+    for name in ("rows_Q", "labels_P", "drawn_E"):
         assert np.array_equal(getattr(one, name), getattr(two, name))
     assert cells(one, "positives") == cells(two, "positives")
     assert cells(one, "ignored") == cells(two, "ignored")
@@ -197,6 +229,7 @@ def test_all_labels_is_every_label(case: Case) -> None:
     batch = case.build(all_labels=True)
     assert batch.labels_P.tolist() == list(range(case.targets.shape[1]))
     assert len(cells(batch, "positives")) == case.targets[case.rows].nnz
+    assert batch.drawn_E is None
 
 
 def naive_pairs(case: Case, batch: Batch) -> tuple[list[tuple[int, int, float]], list[tuple[int, int]]]:
@@ -232,8 +265,8 @@ def test_pairs_are_listed_query_after_query(index_type: type, case: Case) -> Non
 @settings(deadline=None)
 @given(cases())
 def test_a_pool_without_a_cap_is_the_union_of_what_was_brought(case: Case) -> None:
-    sampled = sample_positives(case.rows, case.targets, case.beta, np.random.default_rng(case.seed))
-    assert case.build(cap=0).labels_P.tolist() == sorted({*sampled.tolist(), *case.mined.ravel().tolist()} - {-1})
+    sampled = itertools.chain.from_iterable(case.draws())
+    assert case.build(cap=0).labels_P.tolist() == sorted({*sampled, *case.mined.ravel().tolist()} - {-1})
 
 
 @pytest.mark.parametrize("cap", [0, 50])

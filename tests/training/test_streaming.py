@@ -36,9 +36,8 @@ def make_batch(ignored: bool = True) -> Batch:
     unknown_QL = ~y_QL & (generator.random((QUERIES, LABELS)) < 0.15)
     rows, columns = y_QL.nonzero()
     positives = rows, columns, generator.uniform(0.3, 1, len(rows)).astype(np.float32)
-    return Batch(
-        np.arange(QUERIES), np.arange(LABELS), positives, unknown_QL.nonzero() if ignored else ((rows[:0],) * 2)
-    )
+    unknown = unknown_QL.nonzero() if ignored else ((rows[:0],) * 2)
+    return Batch(np.arange(QUERIES), np.arange(LABELS), positives, unknown, drawn_E=rows == columns)
 
 
 def make_head(**options: object) -> Classifier:
@@ -123,6 +122,7 @@ CASES = [
     ("bce", "ova", 1.0),
     ("bce", "ova_n", 1.0),
     ("0.7*ds+0.3*bce+supcon(temperature=2)", "pal_n", 0.4),
+    ("pol(ds)+supcon", "pal_n", 0.4),
 ]
 
 

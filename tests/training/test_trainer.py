@@ -94,6 +94,18 @@ def test_a_query_without_labels_is_never_in_a_plan(small_trainer: Callable[..., 
     assert np.diff(made.targets_NL.indptr)[made.rows_N].min() > 0
 
 
+def test_the_objective_knows_what_each_query_drew(small_trainer: Callable[..., Any]) -> None:
+    made = small_trainer("reduction=pol", "pool.beta=1")
+    prepared = made.prepare(0, made.rows_N[:64])
+    truth = prepared.truth
+    assert torch.equal(truth.row_E[truth.drawn_E], torch.arange(64))
+    assert len(truth.row_E) > 64
+    forgetful = replace(prepared, truth=replace(truth, drawn_E=None))
+    losses = [made.backward(0, batch)[0] for batch in (prepared, prepared, forgetful)]
+    assert losses[0] == losses[1] != losses[2]
+    assert small_trainer("reduction=pol", "reduction.clf=pal_n").prepare(0, made.rows_N[:64]).truth.drawn_E is None
+
+
 def test_compile_compiles_the_encoder(monkeypatch: pytest.MonkeyPatch, small_trainer: Callable[..., Any]) -> None:
     compiled = []
     monkeypatch.setattr(torch.nn.Module, "compile", lambda self: compiled.append(type(self).__name__))

@@ -22,7 +22,8 @@ def value_by_autograd(direction: Direction, s_QP: Tensor, truth: Truth, label_we
     s_QP = (s_QP.T if by_label else s_QP) / direction.temperature
     y_QP = truth.matrix(s_QP.dtype)
     in_cells = term.binary and not term.over_cells  # the mean over all cells
-    w_QP = y_QP.new_ones(()).expand_as(y_QP) if in_cells else term.reduction.weights(y_QP)
+    cell_E = truth.row_E * y_QP.shape[1] + truth.column_E
+    w_QP = y_QP.new_ones(()).expand_as(y_QP) if in_cells else truth.weigh(term.reduction, y_QP, cell_E)
     if len(truth.ignored_row_I):
         w_QP = truth.hide_ignored(w_QP.clone(), 0.0)
     normaliser = (w_QP > 0).sum().clamp(min=1) if in_cells else divisor(term, w_QP)

@@ -186,7 +186,7 @@ class Engine:
         truth, like, own, pairs = self.truth, self.s_E, self.scores.labels, []
         sides = [truth.labels if direction.anchors == "l2q" else truth.queries for direction in self.directions]
         weights = [
-            None if d.term.binary else d.term.reduction.weights(anchors.target_AM.to(like.dtype))
+            None if d.term.binary else truth.weigh(d.term.reduction, anchors.target_AM.to(like.dtype), anchors.place_E)
             for d, anchors in zip(self.directions, sides, strict=True)
         ]
         for direction, anchors, w_AM, cell in zip(self.directions, sides, weights, self.cell_weight, strict=True):

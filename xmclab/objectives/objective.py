@@ -140,6 +140,7 @@ class Objective:
         positives_QP: Tensor,
         *,
         ignore_QP: Tensor | None = None,
+        drawn_QP: Tensor | None = None,
         label_weight_P: Tensor | None = None,
         inverse_propensity_P: Tensor | None = None,
     ) -> Tensor:
@@ -149,15 +150,16 @@ class Objective:
             scores_QP: inner products, of any float type.
             positives_QP: bool, or real targets: 0 for a negative, > 0 for a positive.
             ignore_QP: bool, pairs that are neither positive nor negative: they are absent.
+            drawn_QP: bool, the positives that each query drew, for reductions among these (`pol`); default: all.
             label_weight_P: weight of each label's pairs (such as its inverse propensity).
             inverse_propensity_P: per label, for losses that correct for missing labels (`pw_bce`, `unbiased_bce`).
         """
         _check_scores(scores_QP)
         check_labels("inverse propensities", inverse_propensity_P, scores_QP.shape)
-        for name, mask in (("positives", positives_QP), ("ignore", ignore_QP)):
+        for name, mask in (("positives", positives_QP), ("ignore", ignore_QP), ("drawn", drawn_QP)):
             if mask is not None and mask.shape != scores_QP.shape:
                 raise ValueError(f"{name} {tuple(mask.shape)} and scores {tuple(scores_QP.shape)} differ in shape")
-        truth = Truth.of_matrix(positives_QP, ignore_QP).with_propensities(inverse_propensity_P)
+        truth = Truth.of_matrix(positives_QP, ignore_QP, drawn_QP).with_propensities(inverse_propensity_P)
         return self.evaluate(scores_QP, truth, label_weight_P).total
 
     def evaluate(

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xmclab.api import Batch
+from xmclab.api import Batch, Reduction
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,14 @@ class Truth:
     queries: Anchors
     labels: Anchors  # only labels that have a positive
     inverse_propensity_E: Tensor | None = None  # for the label of each pair
+    drawn_E: Tensor | None = None  # bool, the pairs that their query drew; None: all
 
     @staticmethod
     def of_batch(batch: Batch, device: torch.device | str) -> Truth:
         """The truth of a batch, prepared on the host, on the device of its scores."""
         shape = len(batch.rows_Q), len(batch.labels_P)
-        return Truth.of_lists(shape, batch.positives, batch.ignored, device)
+        truth = Truth.of_lists(shape, batch.positives, batch.ignored, device)
+        return truth if batch.drawn_E is None else replace(truth, drawn_E=torch.from_numpy(batch.drawn_E).to(device))
 
     @staticmethod
     def of_lists(
@@ -78,13 +80,14 @@ class Truth:
         return replace(truth, **lists)
 
     @staticmethod
-    def of_matrix(y_QP: Tensor, ignore_QP: Tensor | None = None) -> Truth:
-        """The truth from a matrix of targets (0: negative) and a mask of ignored pairs."""
+    def of_matrix(y_QP: Tensor, ignore_QP: Tensor | None = None, drawn_QP: Tensor | None = None) -> Truth:
+        """The truth from a matrix of targets (0: negative), and masks of ignored and of drawn pairs."""
         known_QP = y_QP if ignore_QP is None else y_QP.masked_fill(ignore_QP, 0)
         row_E, column_E = nonzero(known_QP)
         ignored = nonzero(ignore_QP) if ignore_QP is not None else (row_E[:0], row_E[:0])
         shape = (y_QP.shape[0], y_QP.shape[1])
-        return Truth._of(shape, row_E, column_E, known_QP[row_E, column_E], *ignored)
+        truth = Truth._of(shape, row_E, column_E, known_QP[row_E, column_E], *ignored)
+        return truth if drawn_QP is None else replace(truth, drawn_E=drawn_QP[row_E, column_E])
 
     @staticmethod
     def _of(
@@ -122,6 +125,13 @@ class Truth:
         """y_QP: targets, 0 where a pair is not a positive."""
         y_QP = torch.zeros(self.shape, dtype=dtype, device=self.row_E.device)
         return y_QP.index_put_((self.row_E, self.column_E), self.target_E.to(dtype))
+
+    def weigh(self, reduction: Reduction, y_QP: Tensor, at_E: Tensor) -> Tensor:
+        """The weights of a matrix of targets, with pair e in cell `at_E[e]`; some reductions see drawn pairs only."""
+        if reduction.among == "drawn" and self.drawn_E is not None:
+            shown_E = self.target_E.masked_fill(~self.drawn_E, 0).to(y_QP.dtype)
+            y_QP = y_QP.flatten().index_copy(0, at_E, shown_E).view_as(y_QP)
+        return reduction.weights(y_QP)
 
     def hide_ignored(self, s_QP: Tensor, value: float) -> Tensor:
         """Overwrite the scores of ignored pairs."""

@@ -37,6 +37,11 @@ class NeedsSome(All):
 
 
 @dataclass
+class AmongMined(All):
+    among = "mined"  # type: ignore[assignment]
+
+
+@dataclass
 class PerAnchor(All):
     def weights(self, y_QP: Tensor) -> Tensor:
         return y_QP.sum(dim=1, keepdim=True)
@@ -121,12 +126,18 @@ class SumForMean(Ova):
         return 1.0
 
 
+@dataclass
+class DrawnCells(Ova):
+    among = "drawn"
+
+
 @hookimpl
 def xmclab_parts() -> list[object]:
     classes = {
         "part__no_dataclass": NoDataclass,
         "options__untyped": Untyped,
         "family__some": NeedsSome,
+        "family__mined": AmongMined,
         "shape__anchor": PerAnchor,
         "shape__normaliser": DividesByNone,
         "repeatable__own_draws": OwnDraws,
@@ -141,6 +152,7 @@ def xmclab_parts() -> list[object]:
         "columns__all": OverAllColumns,
         "columns__normaliser": CountsColumns,
         "cell_weight__sum": SumForMean,
+        "drawn__cells": DrawnCells,
         "expression-dash": All,
     }
     return [part("reduction", name, cls) for name, cls in classes.items()]
