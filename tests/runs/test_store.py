@@ -13,36 +13,31 @@ from rich.console import Console
 
 from xmclab.data import open_dataset, with_reader
 from xmclab.errors import StorageError
+from xmclab.evaluation.scoring import Evaluator
+from xmclab.evaluation.search import Space, rank
 from xmclab.host.registry import default_registry
+from xmclab.plan.indexes.exact import Exact
 from xmclab.runs.run import run
-from xmclab.runs.store import load_model, peak_memory
+from xmclab.runs.store import load_model, load_search, peak_memory
 
 QUIET = Console(quiet=True)
 
 
-def test_a_saved_run_loads_and_ranks_the_same(tmp_path: Path, small_config: Callable[..., Any]) -> None:
-    result = run(small_config("optim.decay=0.1"), tmp_path / "out", QUIET)
+@pytest.mark.parametrize("search", ["heads", "neighbours"])
+def test_a_saved_run_loads_and_ranks_the_same(tmp_path: Path, small_config: Callable[..., Any], search: str) -> None:
+    overrides = "optim.decay=0.1", f"search={search}", "head.clf.bias=label", "encoder.towers=separate"
+    result = run(small_config(*overrides), tmp_path / "out", QUIET)
     loaded, model = load_model(result.folder, default_registry())
-    assert loaded.to_dict() == with_reader(small_config("optim.decay=0.1")).to_dict()
+    assert loaded.to_dict() == with_reader(small_config(*overrides)).to_dict()
     data = open_dataset("tiny", "title", default_registry())
-    from xmclab.data.propensity import inverse_propensity, propensity_parameters
-    from xmclab.evaluation.metrics import evaluate
-    from xmclab.evaluation.search import rank_all
-
-    tokenise = model.encoder.tokenise
-    rankings = rank_all(
-        model,
-        lambda: loaded.make("index"),
-        tokenise(data.test.texts),
-        tokenise(data.label_texts),
-        data.test.filter_NL,
-        100,
-        512,
-    )
-    weights = inverse_propensity(data.train.targets_NL, *propensity_parameters(data.name))
-    found = {name: evaluate(ranking, data.test.targets_NL, weights) for name, ranking in rankings.items()}
+    queries, labels = (model.encoder.tokenise(texts) for texts in (data.test.texts, data.label_texts))
+    part = loaded.make("search")
+    load_search(result.folder, part, torch.device("cpu"))
+    assert (result.folder / "search").is_dir() == (search == "neighbours")
+    space = Space(model.head_names, len(labels), model.label_vectors(labels, 512), lambda heads: (Exact(), False))
     for name, metrics in result.metrics.items():
-        assert found[name] == pytest.approx(metrics)
+        ranking = rank(part, name, model.query_vectors(queries, 512), space, data.test.filter_NL, 100)
+        assert Evaluator.of_data(data).metrics(ranking) == pytest.approx(metrics)
 
 
 def test_a_run_folder_is_never_written_over(tmp_path: Path, small_config: Callable[..., Any]) -> None:

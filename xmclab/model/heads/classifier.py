@@ -49,7 +49,7 @@ class Classifier(ProjectedHead):
 
     @property
     def score_bound(self) -> float:
-        return self.bound(1.0) if self.normalise else math.inf
+        return self.largest_score if self.normalise else math.inf
 
     @property
     def starts_from_texts(self) -> bool:

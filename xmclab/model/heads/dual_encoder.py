@@ -44,7 +44,7 @@ class DualEncoder(ProjectedHead):
 
     @property
     def score_bound(self) -> float:
-        return self.bound(1.0)
+        return self.largest_score
 
     @torch.no_grad()
     def count(self, targets_NL: sp.csr_array) -> None:

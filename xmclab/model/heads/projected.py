@@ -43,7 +43,9 @@ class ProjectedHead(Head):
         super().__init__()
 
     def build_scale(self, num_labels: int) -> None:
-        """Create what temperature and popularity need."""
+        """Create what temperature and popularity need, and find the bound of scores of unit vectors."""
+        bias = LARGEST_BIAS * self.temperature if self.bias != "none" else 0.0
+        self.largest_score = (LARGEST_FACTOR if self.learn_temperature else 1.0) + bias
         if self.learn_temperature:
             self.log_factor = nn.Parameter(torch.zeros(()))
         if self.popularity:
@@ -62,18 +64,13 @@ class ProjectedHead(Head):
         return self.limited(torch.from_numpy(self.temperature * np.log(share_L / (1 - share_L))).float())
 
     def limited(self, bias_P: Tensor) -> Tensor:
-        """Biases in the range that `bound` knows."""
+        """Biases within the range of `largest_score`."""
         largest = LARGEST_BIAS * self.temperature
         return bias_P.clamp(-largest, largest)
 
     def sharpened(self, q_BD: Tensor) -> Tensor:
         """Query vectors times the learnt factor."""
         return q_BD * self.log_factor.clamp(-math.log(LARGEST_FACTOR), math.log(LARGEST_FACTOR)).exp()
-
-    def bound(self, of_vectors: float) -> float:
-        """An upper bound of absolute scores, from that of the inner products alone."""
-        factor = LARGEST_FACTOR if self.learn_temperature else 1.0
-        return of_vectors * factor + (LARGEST_BIAS * self.temperature if self.bias != "none" else 0.0)
 
     def search_queries(self, x_BD: Tensor) -> Tensor:
         q_BD = self.queries(x_BD).float()
