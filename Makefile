@@ -23,7 +23,7 @@ lint: install
 	$(BIN)/mypy
 
 bench-quality: install  ## quality on the embedded data over three seeds: benchmarks/quality/debian.md
-	$(BIN)/python benchmarks/quality/debian.py --seeds 3
+	$(BIN)/python benchmarks/quality/quality.py debian --seeds 3
 
 bench-speed: install  ## every speed goal beside its alternatives: benchmarks/speed/results.md
 	$(BIN)/python benchmarks/speed/run.py
