@@ -22,13 +22,12 @@ from xmclab.host.resolver import resolve
 from xmclab.runs.run import run
 
 HERE = Path(__file__).parent
-OVA = ["recipe=unidec", "head.de=none", "loss.clf=bce", "reduction.clf=ova"]
+OVA = ["recipe=unidec", "head.de=none", "loss.clf=bce", "reduction.clf=ova", "epochs=5"]
 RUNS = {"unidec": ["recipe=unidec"], "depsl": ["recipe=depsl"], "OvA with BCE": OVA}
 WITHOUT = {
     "a tower of their own for labels": ["encoder.towers=shared"],
     "the classifier's bias": ["head.clf.bias=none"],
     "more positives a query (3 instead of 10)": ["pool.beta=3"],
-    "the vote's favour for rare labels": ["search.tail=0"],
 }
 
 Documents = list[dict]
@@ -76,11 +75,12 @@ def main() -> None:
     parser.add_argument("name", help="name of the files")
     parser.add_argument("--data", help="data set; default: the name")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--only", action="append", help="a run by name; can be repeated")
     options = parser.parse_args()
     stored = HERE / f"{options.name}.json"
     results: dict[str, Documents] = json.loads(stored.read_text()) if stored.exists() else {}
     baselines = "baseline=all"
-    for name in (*RUNS, *WITHOUT):
+    for name in options.only or (*RUNS, *WITHOUT):
         overrides = [*RUNS.get(name, RUNS["unidec"]), *WITHOUT.get(name, []), f"data={options.data or options.name}"]
         documents = results.setdefault(name, [])
         for seed in range(len(documents), options.seeds):
@@ -89,6 +89,7 @@ def main() -> None:
             stored.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         seconds = [document["seconds"]["train"] for document in documents]
         print(f"{name}: trained in {statistics.median(seconds):.0f} s (median)")
+    results = {name: results[name] for name in (*RUNS, *WITHOUT) if name in results}
     (HERE / f"{options.name}.md").write_text(table(results), encoding="utf-8")
     print(table(results))
 
