@@ -27,7 +27,7 @@ def test_combinations_that_make_sense_train(reduction: str, loss: str, tmp_path:
     overrides = [f"reduction={reduction}", f"loss.de={loss}", f"loss.clf={loss}"]
     config = resolve(["recipe=unidec", *SMALL, *overrides], default_registry())
     result = run(config, tmp_path / "out", Console(quiet=True))
-    assert list(result.metrics) == ["de", "clf", "de+clf"]
+    assert list(result.metrics) == ["de", "clf", "de+clf", "nn", "de+clf+nn"]
     assert all(0 <= value <= 100 for metrics in result.metrics.values() for value in metrics.values())
 
 
