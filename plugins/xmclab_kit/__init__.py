@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         miner_contract,
         reduction_contract,
         sampler_contract,
+        search_contract,
     )
     from xmclab_kit.core import Broken, Examination, Law, Subject, Verdict, Violation
 
@@ -44,6 +45,7 @@ __all__ = [
     "miner_contract",
     "reduction_contract",
     "sampler_contract",
+    "search_contract",
 ]
 
 

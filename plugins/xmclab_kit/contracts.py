@@ -18,6 +18,7 @@ MODULES = {
     "miner": "miners",
     "encoder": "encoders",
     "head": "heads",
+    "search": "searches",
 }
 
 Test = Callable[..., None]
@@ -100,3 +101,8 @@ def encoder_contract(cls: type[Any], **options: Any) -> Test:
 def head_contract(cls: type[Any], **options: Any) -> Test:
     """A pytest test of the laws of a head, made with these options."""
     return _contract("head", cls, options)
+
+
+def search_contract(cls: type[Any], **options: Any) -> Test:
+    """A pytest test of the laws of a search, made with these options."""
+    return _contract("search", cls, options)

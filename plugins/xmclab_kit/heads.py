@@ -33,6 +33,11 @@ def encoded(subject: Subject) -> tuple[Tensor, Tensor]:
     return torch.randn(QUERIES, WIDTH), torch.randn(LABELS, WIDTH)
 
 
+def positives() -> sp.csr_array:
+    """Targets in which the last label has no query."""
+    return sp.csr_array(np.eye(QUERIES, LABELS, dtype=np.float32))
+
+
 def queries(subject: Subject, rows: list[int]) -> Tensor:
     with torch.no_grad():
         return subject.once(built).queries(subject.once(encoded)[0][rows])
@@ -45,7 +50,13 @@ def labels(subject: Subject, ids: list[int]) -> Tensor:
 
 def labels_of(head: Head, x_LD: Tensor, ids: list[int]) -> Tensor:
     """z_PD of these labels, by what the head reads."""
-    return head.labels(x_LD[ids] if head.labels_from == "text" else None, torch.tensor(ids))
+    return head.labels(*read_by(head, x_LD, ids))
+
+
+def read_by(head: Head, x_LD: Tensor, ids: list[int]) -> tuple[Tensor | None, Tensor]:
+    """What `labels` and `search_labels` take; a new label has the text of an old one."""
+    labels_P = torch.tensor(ids)
+    return x_LD[labels_P % len(x_LD)] if head.labels_from == "text" else None, labels_P
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,18 @@ def rows(draw: st.DrawFn) -> Rows:
         np.argsort(numbers(draw, size), kind="stable")[: draw(st.integers(1, 4))].tolist() for size in (QUERIES, LABELS)
     )
     return Rows(queries, labels)
+
+
+def searched(head: Head, x_ND: Tensor, x_LD: Tensor, chunk: Rows) -> dict[str, Tensor]:
+    """The vectors of a chunk as searched, by the method that returns them."""
+    with torch.no_grad():
+        z_PD = head.search_labels(*read_by(head, x_LD, chunk.labels))
+        return {"search_queries": head.search_queries(x_ND[chunk.queries]), "search_labels": z_PD}
+
+
+def all_rows(head: Head) -> Rows:
+    """All queries and labels; a head that reads texts also knows labels that were not trained."""
+    return Rows(list(range(QUERIES)), list(range(LABELS + (head.labels_from == "text"))))
 
 
 @LAWS.law(
@@ -89,12 +112,17 @@ def builds(subject: Subject) -> None:
 )
 def shape(subject: Subject, example: Rows) -> None:
     q_BD, z_PD = queries(subject, example.queries), labels(subject, example.labels)
-    for name, x_BD, count in (("queries", q_BD, len(example.queries)), ("labels", z_PD, len(example.labels))):
-        if not isinstance(x_BD, Tensor) or x_BD.ndim != 2 or len(x_BD) != count or not x_BD.is_floating_point():
-            raise Broken(f"{name}() returned {described(x_BD)} for {count} {name}")
-        check_finite(x_BD, f"{name}(): the value")
+    check_vectors("queries", q_BD, len(example.queries))
+    check_vectors("labels", z_PD, len(example.labels))
     if q_BD.shape[1] != z_PD.shape[1]:
         raise Broken(f"queries have width {q_BD.shape[1]}, labels {z_PD.shape[1]}")
+
+
+def check_vectors(name: str, x_BD: Tensor, count: int) -> None:
+    """Raise `Broken` unless a method returned a finite vector for each of its texts."""
+    if not isinstance(x_BD, Tensor) or x_BD.ndim != 2 or len(x_BD) != count or not x_BD.is_floating_point():
+        raise Broken(f"{name}() returned {described(x_BD)} for {count} {name.removeprefix('search_')}")
+    check_finite(x_BD, f"{name}(): the value")
 
 
 @LAWS.law(
@@ -129,6 +157,27 @@ def query_chunks(subject: Subject, example: Rows) -> None:
 def label_rows(subject: Subject, example: Rows) -> None:
     everyone = labels(subject, list(range(LABELS)))
     check_close(labels(subject, example.labels), everyone[example.labels], "value in this pool", **NEAR)
+
+
+@LAWS.law(
+    says="search vectors are finite and the same in any chunk; labels may have one number more than queries (a bias), "
+    "and ids from num_labels on if read as texts",
+    fix="append one number to labels at most, and none to queries; ids from num_labels on need a bias by default",
+    examples=rows(),
+    needs=["query_chunks", "label_rows"],
+)
+def search(subject: Subject, example: Rows) -> None:
+    head, (x_ND, x_LD) = subject.once(built), subject.once(encoded)
+    whole = all_rows(head)
+    expected = searched(head, x_ND, x_LD, whole)
+    q_BD, z_PD = expected.values()
+    check_vectors("search_queries", q_BD, len(whole.queries))
+    check_vectors("search_labels", z_PD, len(whole.labels))
+    if z_PD.shape[1] - q_BD.shape[1] not in (0, 1):
+        raise Broken(f"queries have width {q_BD.shape[1]} in searches, labels {z_PD.shape[1]}")
+    found = searched(head, x_ND, x_LD, example)
+    for name, chosen in (("search_queries", example.queries), ("search_labels", example.labels)):
+        check_close(found[name], expected[name][chosen], f"{name}(): value in this chunk", **NEAR)
 
 
 @LAWS.law(
@@ -199,16 +248,36 @@ def state(subject: Subject) -> None:
 
 
 @LAWS.law(
+    says="count() leaves finite vectors, also for labels without queries, and the state dict holds what it learns",
+    fix="smooth frequencies or use log1p: the log of 0 is -inf; keep counts in a buffer",
+    needs=["search", "state"],
+)
+def count(subject: Subject) -> None:
+    head, again, (x_ND, x_LD) = built(subject), built(subject), subject.once(encoded)
+    head.count(positives())
+    check_all_finite(head, x_ND, x_LD)
+    again.load_state_dict(head.state_dict())
+    expected = searched(head, x_ND, x_LD, all_rows(head))
+    for name, x_BD in searched(again, x_ND, x_LD, all_rows(head)).items():
+        check_close(x_BD, expected[name], f"{name}(): value after loading")
+
+
+def check_all_finite(head: Head, x_ND: Tensor, x_LD: Tensor) -> None:
+    """Raise `Broken` with a number that is not finite, of vectors as trained or as searched."""
+    with torch.no_grad():
+        trained = {"queries": head.queries(x_ND), "labels": labels_of(head, x_LD, list(range(LABELS)))}
+    for name, x_BD in (trained | searched(head, x_ND, x_LD, all_rows(head))).items():
+        check_finite(x_BD, f"{name}(): the value")
+
+
+@LAWS.law(
     says="start(), if starts_from_texts is true, takes encoded queries and labels and leaves finite vectors",
     fix="give a label without training queries a row too: normalise with an eps, divide by clamped counts",
-    needs=["shape"],
+    needs=["search"],
 )
 def start(subject: Subject) -> None:
     head, (x_ND, x_LD) = built(subject), subject.once(encoded)
     if not head.starts_from_texts:
         return
-    positives_NL = sp.csr_array(np.eye(QUERIES, LABELS, dtype=np.float32))  # the last label has no query
-    head.start(x_ND, x_LD, positives_NL)
-    with torch.no_grad():
-        check_finite(head.queries(x_ND), "queries(): the value")
-        check_finite(labels_of(head, x_LD, list(range(LABELS))), "labels(): the value")
+    head.start(x_ND, x_LD, positives())
+    check_all_finite(head, x_ND, x_LD)

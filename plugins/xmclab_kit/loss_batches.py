@@ -60,6 +60,15 @@ def huge(draw: st.DrawFn) -> Scored:
     return replace(batch, s_QP=torch.tensor([0.0, HUGE, -HUGE], dtype=torch.float64)[steps % 3])
 
 
+@st.composite
+def rare(draw: st.DrawFn) -> Scored:
+    """Targets of 0 and 1 in which every label is rarer than even, with the log-odds of its frequency as its scores."""
+    queries, labels = draw(st.integers(3, 12)), draw(st.integers(1, 4))
+    count_P = torch.from_numpy(numbers(draw, labels) % ((queries - 1) // 2) + 1)
+    y_QP = (torch.arange(queries).unsqueeze(1) < count_P).double()
+    return Scored(y_QP.mean(dim=0).logit().expand_as(y_QP), y_QP)
+
+
 @dataclass(frozen=True)
 class Moved:
     """A batch and an order of its rows and of its columns."""

@@ -23,6 +23,7 @@ from xmclab_kit.loss_batches import (
     huge,
     in_type,
     moved,
+    rare,
     scored,
     values,
     values_and_gradient,
@@ -277,6 +278,25 @@ def _check_negatives(loss: BinaryLoss, batch: Scored) -> None:
         value, slope_E = loss.of_pairs(s_E.detach().clone(), y_E, weight_E)
         check_close(value, expected, "the value of of_pairs()", rtol=1e-6)
         check_close(slope_E, expected_E, "the gradient of of_pairs()", rtol=1e-6)
+
+
+@LAWS.law(
+    says="a binary loss is lower at the log-odds of rare labels' frequencies than at score 0 (with "
+    "softplus_negatives: it is their entropy)",
+    fix="weigh positives like negatives and add no margin; where that is the point of the loss, declare laws_not_kept",
+    examples=rare(),
+    needs=[*SOUND, "alone", "closed_form"],
+)
+def prior(subject: Subject, batch: Scored) -> None:
+    loss = subject.part
+    if loss.kind != "binary":
+        return
+    informed, even = (values(loss, replace(batch, s_QP=s)).mean() for s in (batch.s_QP, torch.zeros_like(batch.s_QP)))
+    if not informed < even:
+        raise Broken(f"the mean is {float(informed):.6g} at the log-odds and {float(even):.6g} at score 0")
+    if loss.has_softplus_negatives:
+        entropy = torch.distributions.Bernoulli(logits=batch.s_QP).entropy().mean()
+        check_close(informed, entropy, "the mean at the log-odds", rtol=1e-6)
 
 
 @LAWS.law(

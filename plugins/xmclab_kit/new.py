@@ -27,6 +27,7 @@ USES = {  # how a run chooses a new part of each kind
     "miner": "miner=part_name",
     "encoder": "encoder=part_name",
     "head": "head.de=part_name",
+    "search": "search=part_name",
     RECIPE: "recipe=part_name",
 }
 

@@ -11,6 +11,7 @@ Paper:    Ridnik et al., "Asymmetric Loss For Multi-Label Classification", ICCV 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -21,6 +22,8 @@ from xmclab_losses.focal import focused
 
 @dataclass
 class Asymmetric(CurveLoss):
+    laws_not_kept: ClassVar = {"prior": "it weighs negatives less than positives, so that rare labels score too high"}
+
     gamma_pos: float = option(1.0, "how strongly easy positives are down-weighted; 0: not at all", ge=0)
     gamma_neg: float = option(4.0, "how strongly easy negatives are down-weighted; 0: not at all", ge=0)
     clip: float = option(0.05, "subtracted from the probability of a negative", ge=0, lt=1)

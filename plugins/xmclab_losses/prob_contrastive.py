@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ from xmclab.objectives.curves import Curve, CurveLoss
 
 @dataclass
 class ProbContrastive(CurveLoss):
+    laws_not_kept: ClassVar = {"prior": "its scores are cosines, not log-odds"}
+
     temperature: float | None = option(1.0, "divides the scores; none: the head's (or objective's) own", gt=0)
     c: float = option(0.75, "probability of a pair at cosine 1", gt=0, lt=1)
     d: float = option(3.0, "how fast the probability falls with the cosine", gt=0)

@@ -11,6 +11,7 @@ Paper:    Babbar and Schoelkopf, "DiSMEC: Distributed Sparse Machines for Extrem
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -19,6 +20,8 @@ from xmclab.objectives.curves import Curve, CurveLoss, mirrored
 
 @dataclass
 class SquaredHinge(CurveLoss):
+    laws_not_kept: ClassVar = {"prior": "its scores are margins, not log-odds"}
+
     def positive(self, s_QP: Tensor) -> Curve:
         return mirrored(self.negative(-s_QP))
 

@@ -59,6 +59,7 @@ _TRIPLETS = "it lists all triplets"
 # Laws of `xmclab check` that a loss breaks by design.
 LAWS_NOT_KEPT = {
     "CircleLoss": {"gradient": "it treats its weights as constants in the gradient"},
+    "ContrastiveLoss": {"prior": "its scores are cosines, not log-odds"},
     "HistogramLoss": {"gradient": "it has a kink at the edge of each bin", "alone": _BATCH},
     "IntraPairVarianceLoss": {"alone": _BATCH},
     "MarginLoss": {"memory": _TRIPLETS},

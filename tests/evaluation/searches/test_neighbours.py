@@ -75,6 +75,12 @@ def test_the_vote_is_that_of_a_double_loop(vectors: dict[str, dict[str, Tensor]]
     assert ((ids < 0) == (best == 0)).all()
 
 
+def test_of_equal_votes_those_for_the_first_labels_are_kept(vectors: dict[str, dict[str, Tensor]]) -> None:
+    search = fitted(vectors, sp.csr_array(np.ones((TRAIN, LABELS), np.float32)))
+    ids, _ = search.rank("nn", vectors["test"], space(vectors), 5)
+    assert ids.tolist() == [list(range(5))] * TEST
+
+
 @pytest.mark.parametrize("cells", [1, 3 * LABELS, 1 << 24])
 @pytest.mark.parametrize("heads", ["de", "clf", "de+clf"])
 @pytest.mark.parametrize("k", [1, 5, LABELS])

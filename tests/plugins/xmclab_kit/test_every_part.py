@@ -21,11 +21,18 @@ VARIANTS = [
     ("sampler", "cluster_mix", {"cluster_size": 2, "double_at": (2,), "method": "k_means"}),
     ("index", "faiss", {"type": "hnsw"}),
     ("encoder", "bag", {"hidden": 8, "feature_dropout": 0.3}),
+    ("encoder", "bag", {"towers": "separate"}),
+    ("encoder", "bag", {"towers": "residual"}),
     ("encoder", "hf", {"towers": "separate", "packing": "off"}),
     ("encoder", "hf", {"pooling": "cls"}),
     ("head", "dual_encoder", {"dim": 6, "activation": "none", "init": "identity"}),
     ("head", "classifier", {"rows": "texts", "normalise": True}),
     ("head", "classifier", {"rows": "texts+queries", "table_dtype": "bfloat16"}),
+    ("head", "dual_encoder", {"bias": "label", "learn_temperature": True}),
+    ("head", "dual_encoder", {"bias": "prior", "popularity": 0.1, "normalise_at_search": True}),
+    ("head", "classifier", {"bias": "mean", "normalise": True, "learn_temperature": True, "popularity": 0.1}),
+    ("head", "classifier", {"bias": "label", "rows": "texts", "table_dtype": "bfloat16"}),
+    ("search", "neighbours", {"neighbours": 1, "tail": 0.5, "weight": 0.0}),
 ]
 
 

@@ -106,8 +106,8 @@ class Neighbours(Heads):
         device = next(iter(queries.values())).device
         vote_BL = torch.from_numpy(votes_BL.toarray()).to(device)
         if not heads:
-            rows = vote_BL.topk(min(k, vote_BL.shape[1]), dim=1)
-            return best(rows.indices.masked_fill(rows.values == 0, -1), rows.values, k)
+            row_E, label_E = vote_BL.nonzero(as_tuple=True)
+            return best(*side_by_side(row_E, label_E, vote_BL[row_E, label_E], len(vote_BL)), k)
         ids_BK, scores_BK = labels.nearest(heads, queries, k)
         known_BK = (ids_BK >= 0) & (ids_BK < labels.num_labels)
         at = known_BK.nonzero(as_tuple=True)[0], ids_BK[known_BK]
@@ -116,12 +116,18 @@ class Neighbours(Heads):
         vote_BL[at] = 0
         row_E, label_E = vote_BL.nonzero(as_tuple=True)
         more_E = labels.scores(heads, queries, row_E, label_E) + self.weight * vote_BL[row_E, label_E]
-        count_B = row_E.bincount(minlength=len(vote_BL))
-        place_E = torch.arange(len(row_E), device=device) - (count_B.cumsum(0) - count_B)[row_E]
-        shape = len(vote_BL), int(count_B.max()) if len(count_B) else 0
-        more_BM, label_BM = more_E.new_full(shape, -torch.inf), label_E.new_full(shape, -1)
-        more_BM[row_E, place_E], label_BM[row_E, place_E] = more_E, label_E
+        label_BM, more_BM = side_by_side(row_E, label_E, more_E, len(vote_BL))
         return best(torch.cat([ids_BK, label_BM], dim=1), torch.cat([scores_BK, more_BM], dim=1), k)
+
+
+def side_by_side(row_E: Tensor, label_E: Tensor, score_E: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """(label_BM, score_BM) of a list ordered by row, padded with -1 and -inf."""
+    count_B = row_E.bincount(minlength=rows)
+    place_E = torch.arange(len(row_E), device=row_E.device) - (count_B.cumsum(0) - count_B)[row_E]
+    shape = rows, int(count_B.max()) if rows else 0
+    label_BM, score_BM = label_E.new_full(shape, -1), score_E.new_full(shape, -torch.inf)
+    label_BM[row_E, place_E], score_BM[row_E, place_E] = label_E, score_E
+    return label_BM, score_BM
 
 
 def directions(queries: Mapping[str, Tensor]) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import scipy.sparse as sp
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import dropout, normalize
+from torch.nn.functional import dropout, normalize, pad
 
 from xmclab import hookimpl, option, part
 from xmclab.api import Head
@@ -174,6 +174,52 @@ class LayerOnRows(Classifier):
         return super().of_rows(self.layer(rows_PD))
 
 
+@dataclass(eq=False)
+class TwoBiases(Rows):
+    def search_labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
+        return pad(super().search_labels(x_PD, labels_P), (0, 2))
+
+
+@dataclass(eq=False)
+class CentredLabels(Rows):
+    def search_labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
+        z_PD = super().search_labels(x_PD, labels_P)
+        return z_PD - z_PD.mean(dim=0)
+
+
+@dataclass(eq=False)
+class BiasOfTrainedLabels(Rows):
+    labels_from = "text"
+
+    def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
+        assert x_PD is not None
+        return self.queries(x_PD) + self.rows[labels_P]
+
+
+@dataclass(eq=False)
+class LogOfNone(Rows):
+    def build(self, width: int, num_labels: int) -> None:
+        super().build(width, num_labels)
+        self.register_buffer("bonus_L", torch.zeros(num_labels))
+
+    def count(self, targets_NL: sp.csr_array) -> None:
+        self.bonus_L = torch.from_numpy(targets_NL.sum(axis=0)).log()
+
+    def search_labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
+        return torch.cat([super().search_labels(x_PD, labels_P), self.bonus_L[labels_P].unsqueeze(1)], dim=1)
+
+
+@dataclass(eq=False)
+class CountsOutsideTheState(Rows):
+    counted = 0
+
+    def count(self, targets_NL: sp.csr_array) -> None:
+        self.counted = targets_NL.nnz
+
+    def search_labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
+        return pad(super().search_labels(x_PD, labels_P), (0, 1), value=self.counted)
+
+
 @hookimpl
 def xmclab_parts() -> list[object]:
     classes = {
@@ -185,6 +231,9 @@ def xmclab_parts() -> list[object]:
         "query_chunks__centred": CentredQueries,
         "label_rows__table": RowsByPlace,
         "label_rows__text": TextByPlace,
+        "search__widths": TwoBiases,
+        "search__centred": CentredLabels,
+        "search__new_labels": BiasOfTrainedLabels,
         "table__other": OtherRows,
         "table__embedding": Embedding,
         "table__layer": LayerOnRows,
@@ -193,6 +242,8 @@ def xmclab_parts() -> list[object]:
         "gradients__zeros": NoSay,
         "bound__dropout": DropsAfterNormalising,
         "state__scale": ScaleOutsideTheState,
+        "count__log_of_none": LogOfNone,
+        "count__outside_the_state": CountsOutsideTheState,
         "start__means_of_none": MeansOfNone,
     }
     return [part("head", name, cls) for name, cls in classes.items()]

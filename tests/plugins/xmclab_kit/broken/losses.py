@@ -215,6 +215,23 @@ class UnweightedPairs(BinaryLoss):
 
 
 @dataclass
+class HeavyPositives(BinaryLoss):
+    weight_of_positives: float = option(10.0, "weight of a positive", gt=0)
+
+    def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
+        return (1 - y_QP) * softplus(s_QP) + self.weight_of_positives * y_QP * softplus(-s_QP)
+
+
+@dataclass
+class NotTheEntropy(HeavyPositives):
+    weight_of_positives: float = option(2.0, "weight of a positive", gt=0)
+
+    terms = HeavyPositives.terms
+
+    softplus_negatives = True
+
+
+@dataclass
 class EveryTriplet(MultiClassLoss):
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         behind_QPN = softplus(s_QP.unsqueeze(1) - s_QP.unsqueeze(2))
@@ -277,6 +294,8 @@ def xmclab_parts() -> list[object]:
         "closed_form__negatives": ForgetsHalf,
         "closed_form__not_softplus": NotSoftplus,
         "closed_form__pairs": UnweightedPairs,
+        "prior__heavy_positives": HeavyPositives,
+        "prior__not_the_entropy": NotTheEntropy,
         "memory__triplets": EveryTriplet,
         "temperature__twice": DividesAgain,
         "expression__weight": OwnWeight,
