@@ -102,7 +102,7 @@ class Space(LabelSpace):
 
 
 def best(ids_NM: Tensor, scores_NM: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best of these labels: by descending score, ties by ascending id; -1 is no label."""
+    """The k best of these labels: by descending score, ties by ascending id, padded with -1."""
     by_id = ids_NM.argsort(dim=1, stable=True)
     ids_NM, scores_NM = ids_NM.gather(1, by_id), scores_NM.gather(1, by_id)
     scores_NM = scores_NM.masked_fill(ids_NM < 0, -torch.inf)

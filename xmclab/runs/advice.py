@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 
+from xmclab.errors import ConfigError
 from xmclab.host.config import Config
 from xmclab.host.resolver import resolve
 from xmclab.model.tables import RowTable
@@ -18,10 +20,10 @@ def advice(trainer: Trainer) -> list[str]:
 
 def _recipe(config: Config) -> Iterator[str]:
     """An encoder that the recipe was not made for, where there are recipes for it."""
-    encoder = config.choice("encoder")
-    chosen = {
-        name: resolve([f"recipe={name}"], config.registry).choice("encoder") for name in config.registry.names("recipe")
-    }
+    encoder, chosen = config.choice("encoder"), {}
+    for name in config.registry.names("recipe"):
+        with contextlib.suppress(ConfigError):  # a recipe of another plugin may be broken
+            chosen[name] = resolve([f"recipe={name}"], config.registry).choice("encoder")
     meant = chosen.get(config.recipe, encoder)
     if meant != encoder and (others := [name for name in chosen if chosen[name] == encoder]):
         yield f"recipe {config.recipe} is for encoder={meant}; for encoder={encoder} there are {', '.join(others)}"

@@ -36,8 +36,8 @@ class Neighbours(Heads):
     reads_training_queries = True
 
     neighbours: int = option(50, "training queries that vote", ge=1)
-    temperature: float = option(0.08, "of the softmax over their cosines", gt=0)
-    weight: float = option(1.0, "of the vote, beside the scores of the heads", ge=0)
+    temperature: float = option(0.08, "temperature of the softmax over their cosines", gt=0)
+    weight: float = option(1.0, "weight of the vote, next to the scores of the heads", ge=0)
     tail: float = option(0.05, "votes are divided by the label's number of training queries to this power", ge=0)
 
     def names(self, heads: Sequence[str]) -> tuple[str, ...]:
