@@ -45,7 +45,7 @@ def test_the_minimal_plugin_trains_as_a_file(tmp_path: Path) -> None:
     margin = [f"plugin={EXAMPLES / 'plugin_minimal' / 'xmclab_margin.py'}", "loss.de=margin"]
     config = resolve(["recipe=depsl", *SMALL, *margin, "loss.de.margin.margin=0.5"], default_registry())
     result = run(config, tmp_path / "run", Console(quiet=True))
-    assert list(result.metrics) == ["de"]
+    assert list(result.metrics) == ["de", "nn", "de+nn"]
     assert '"de/margin/q2l"' in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 

@@ -47,4 +47,4 @@ def test_parts_are_swapped_as_the_recipe_page_says(tmp_path: Path) -> None:
     overrides = ["sampler=random", "miner=none", "reduction=pol", "loss.de=supcon", "head.clf=none"]
     config = resolve(["recipe=unidec", *SMALL[:3], *SMALL[5:], "head.de.dim=16", *overrides], default_registry())
     result = run(config, tmp_path / "out", Console(quiet=True))
-    assert list(result.metrics) == ["de"]
+    assert list(result.metrics) == ["de", "nn", "de+nn"]

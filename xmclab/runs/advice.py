@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Iterator
 
-from xmclab.errors import ConfigError
+from xmclab.errors import XmclabError
 from xmclab.host.config import Config
 from xmclab.host.resolver import resolve
 from xmclab.model.tables import RowTable
@@ -22,7 +22,7 @@ def _recipe(config: Config) -> Iterator[str]:
     """An encoder that the recipe was not made for, where there are recipes for it."""
     encoder, chosen = config.choice("encoder"), {}
     for name in config.registry.names("recipe"):
-        with contextlib.suppress(ConfigError):  # a recipe of another plugin may be broken
+        with contextlib.suppress(XmclabError):  # a recipe of another plugin may be broken
             chosen[name] = resolve([f"recipe={name}"], config.registry).choice("encoder")
     meant = chosen.get(config.recipe, encoder)
     if meant != encoder and (others := [name for name in chosen if chosen[name] == encoder]):
