@@ -27,7 +27,7 @@ class ProjectedHead(Head):
     Formula:  s_il = (f <q, z_l> + b_l) / temperature,  f learnt from 1
     """
 
-    dim: int = option(384, "width of the vectors", ge=1)
+    dim: int = option(384, "width of the vectors; 0: that of the encoder", ge=0)
     dropout: float = option(0.1, "share of the projection dropped in training", ge=0, lt=1)
     init: ProjectionInit = option("default", "initial linear map: torch's default, or the identity")
     temperature: float = option(1 / 18, "divides the scores in training", gt=0)
@@ -42,8 +42,9 @@ class ProjectedHead(Head):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def build_scale(self, num_labels: int) -> None:
-        """Create what temperature and popularity need."""
+    def build(self, width: int, num_labels: int) -> None:
+        """Settle the width of the vectors; create what temperature and popularity need."""
+        self.dim = self.dim or width
         if self.learn_temperature:
             self.log_factor = nn.Parameter(torch.zeros(()))
         if self.popularity:
