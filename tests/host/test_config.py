@@ -13,7 +13,7 @@ from xmclab.host.config import Config
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
 
-RECIPES = ("unidec", "unidec_paper", "unidec_release", "depsl")
+RECIPES = ("unidec", "unidec_paper", "unidec_release", "unidec_transformer", "depsl")
 
 
 def test_options_reach_the_parts(registry: Registry) -> None:

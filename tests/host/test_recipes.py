@@ -12,7 +12,7 @@ from xmclab.host.recipes import MAX_BYTES, summary
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
 
-RECIPES = ("unidec", "unidec_paper", "unidec_release", "depsl")
+RECIPES = ("unidec", "unidec_paper", "unidec_release", "unidec_transformer", "depsl")
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -57,3 +57,9 @@ def test_a_transformer_in_a_recipe_for_a_bag_is_pointed_to_its_own_recipes(tiny_
     found = notes("encoder=hf", f"encoder.model={tiny_bert}", "head.clf.dim=32", bag=())
     (text,) = [text for text in found if "is for encoder=bag" in text]
     assert "unidec_paper" in text
+    assert "unidec_transformer" in text
+
+
+def test_the_recipe_for_a_transformer_needs_no_note(tiny_bert: Path) -> None:
+    config = resolve(["recipe=unidec_transformer", f"encoder.model={tiny_bert}", "data=tiny"], default_registry())
+    assert advice(Trainer(config, open_dataset("tiny", "title", default_registry()))) == []

@@ -31,10 +31,22 @@ def make(kind: type[Head], **options: Any) -> Head:
     torch.manual_seed(0)
     if kind is Classifier:
         options = {"normalise": True, "row_dropout": 0.0, **options}
-    head = kind(dim=DIM, dropout=0.0, temperature=T, **options)  # type: ignore[call-arg]
+    head = kind(**{"dim": DIM, "dropout": 0.0, "temperature": T, **options})  # type: ignore[call-arg]
     head.build(WIDTH, L)
     head.count(TARGETS_NL)
     return head
+
+
+@HEADS
+@pytest.mark.parametrize("options", [{}, {"bias": "label"}, {"popularity": 0.1}])
+def test_without_a_width_of_its_own_a_head_is_as_wide_as_the_encoder(kind: type[Head], options: Any) -> None:
+    found, expected = (make(kind, dim=dim, **options) for dim in (0, WIDTH))
+    found.load_state_dict(expected.state_dict())
+    x_ND, x_LD = inputs()
+    with torch.no_grad():
+        assert torch.equal(found.search_queries(x_ND), expected.search_queries(x_ND))
+        assert torch.equal(found.search_labels(x_LD, IDS), expected.search_labels(x_LD, IDS))
+    assert found.search_queries(x_ND).shape == (N, WIDTH)
 
 
 def inputs() -> tuple[Tensor, Tensor]:

@@ -40,7 +40,7 @@ class Classifier(ProjectedHead):
     table_lr: float = option(1e-3, "learning rate of the table", gt=0)
 
     def build(self, width: int, num_labels: int) -> None:
-        self.build_scale(num_labels)
+        super().build(width, num_labels)
         self.g2 = nn.Sequential(projection(width, self.dim, self.init), nn.Dropout(self.dropout))
         numbers = self.dim + (self.bias != "none")
         self.psi = RowTable(num_labels, numbers, lr=self.table_lr, optimizer=self.table, dtype=self.table_dtype)

@@ -33,7 +33,7 @@ class DualEncoder(ProjectedHead):
     bias_lr: float = option(1e-2, "learning rate of the biases", gt=0)
 
     def build(self, width: int, num_labels: int) -> None:
-        self.build_scale(num_labels)
+        super().build(width, num_labels)
         activation = [nn.Tanh()] if self.activation == "tanh" else []
         self.g1 = nn.Sequential(projection(width, self.dim, self.init), *activation, nn.Dropout(self.dropout))
         if self.bias != "none":

@@ -27,7 +27,7 @@ class ProjectedHead(Head):
     Formula:  s_il = (f <q, z_l> + b_l) / temperature,  f learnt from 1
     """
 
-    dim: int = option(384, "width of the vectors", ge=1)
+    dim: int = option(384, "width of the vectors; 0: that of the encoder", ge=0)
     dropout: float = option(0.1, "share of the projection dropped in training", ge=0, lt=1)
     init: ProjectionInit = option("default", "initial linear map: torch's default, or the identity")
     temperature: float = option(1 / 18, "divides the scores in training", gt=0)
@@ -42,8 +42,9 @@ class ProjectedHead(Head):
     def __post_init__(self) -> None:
         super().__init__()
 
-    def build_scale(self, num_labels: int) -> None:
-        """Create what temperature and popularity need, and find the bound of scores of unit vectors."""
+    def build(self, width: int, num_labels: int) -> None:
+        """Settle the width of the vectors and the bound of their scores; create what other options need."""
+        self.dim = self.dim or width
         bias = LARGEST_BIAS * self.temperature if self.bias != "none" else 0.0
         self.largest_score = (LARGEST_FACTOR if self.learn_temperature else 1.0) + bias
         if self.learn_temperature:
