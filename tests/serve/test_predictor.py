@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from xmclab.data import open_dataset
 from xmclab.errors import ConfigError, DataError, StorageError
 from xmclab.host.registry import default_registry
 from xmclab.plan.indexes.auto import Auto
 from xmclab.plan.indexes.faiss import Faiss
+from xmclab.runs.run import run
 from xmclab.runs.store import Labels, load_indexes, save_indexes
 from xmclab.serve import predictor as module
 from xmclab.serve.open import open_predictor
@@ -102,6 +106,18 @@ def test_new_labels_are_ranked_by_the_dual_encoder(predictor: Predictor, search:
     assert np.sort(ranking.ids_NK, axis=1).tolist() == [list(range(count + 3))] * len(TEXTS)
     np.testing.assert_allclose(ranking.scores_NK, np.take_along_axis(expected, ranking.ids_NK, axis=1), atol=1e-6)
     assert (np.diff(ranking.scores_NK, axis=1) <= 0).all()
+
+
+def test_with_new_labels_the_heads_alone_are_searched_by_default(
+    tmp_path: Path, small_config: Callable[..., Any]
+) -> None:
+    folder = run(small_config("search=neighbours", "epochs=1"), tmp_path / "run", Console(quiet=True)).folder
+    predictor = open_predictor(folder, default_registry(), "cpu")
+    assert predictor.pick_search(None) == "de+clf+nn"
+    predictor.add_labels(Labels(["new"], ["a new label"]))
+    assert predictor.pick_search(None) == "de+clf"
+    everything = predictor.rank(TEXTS, len(predictor.labels), "de+clf+nn").ids_NK
+    assert np.sort(everything, axis=1).tolist() == [list(range(len(predictor.labels)))] * len(TEXTS)
 
 
 def test_the_classifier_has_no_rows_for_new_labels(predictor: Predictor) -> None:

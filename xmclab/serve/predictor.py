@@ -56,9 +56,13 @@ class Predictor:
         self.searches: tuple[str, ...] = self.search.names(model.head_names)
 
     def pick_search(self, name: str | None) -> str:
-        """The search of this name, the last one by default."""
+        """The search of this name; by default the last one, or the last by heads alone if labels were added.
+
+        Other searches may know added labels less well: no training query votes for them.
+        """
         if name is None:
-            return self.searches[-1]
+            fair = [each for each in self.searches if set(each.split("+")) <= set(self.model.head_names)]
+            return self.searches[-1] if self.space.added_AD is None else fair[-1]
         if name not in self.searches:
             raise ConfigError(
                 Problem(f"--head {name}", "the model has no such search", did_you_mean(name, self.searches))
