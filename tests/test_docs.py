@@ -280,6 +280,7 @@ MEASURED = [
     ("performance.md", "speed", "speed/results.md"),
     ("performance.md", "index", "index/results.md"),
     ("results.md", "quality", "quality/debian.md"),
+    ("results.md", "genes", "quality/LF-GeneOntology-17K.md"),
     ("comparisons.md", "claims", "results/claims.md"),
     *(("comparisons.md", name, f"results/{name}/table.md") for name in COMPARISONS),
 ]

@@ -3,9 +3,9 @@
     python benchmarks/quality/quality.py debian --seeds 3
     python benchmarks/quality/quality.py LF-GeneOntology-17K --data FOLDER --seeds 3
 
-Writes `NAME.json` (every number, the versions, the data's hash) and `NAME.md` (mean and standard deviation) next to
-this file. Runs that `NAME.json` already has are not repeated. Nothing is chosen on the test set: the recipes were tuned
-on splits of the training sets.
+Writes `NAME.json` (every number, the versions, the data's hash) and `NAME.md` (mean and standard deviation over the
+seeds) next to this file. Runs that `NAME.json` already has are not repeated. Nothing is chosen on the test set: the
+recipes were tuned on splits of the training sets.
 """
 
 from __future__ import annotations
@@ -57,14 +57,15 @@ def table(results: dict[str, Documents]) -> str:
     first = results["unidec"][0]
     last = list(first["metrics"])[-1]
     lines = [
-        f"| {first['data']['name']}, {len(results['unidec'])} seeds | " + " | ".join(COLUMNS) + " |",
+        f"| {first['data']['name']} | " + " | ".join(COLUMNS) + " |",
         "|---" * (len(COLUMNS) + 1) + "|",
     ]
     for name, metrics in first["baselines"].items():
         lines.append(f"| {name} | " + " | ".join(f"{metrics[column]:.2f}" for column in COLUMNS) + " |")
     for name, documents in results.items():
         if name in RUNS:
-            lines += [row(f"{name}, {search}", documents, search) for search in documents[0]["metrics"]]
+            seeds = "" if len(documents) == len(results["unidec"]) else f" (seeds: {len(documents)})"
+            lines += [row(f"{name}, {search}{seeds}", documents, search) for search in documents[0]["metrics"]]
         else:
             lines.append(row(f"unidec without {name}, {last}", documents, last))
     return "\n".join(lines) + "\n"

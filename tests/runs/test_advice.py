@@ -25,7 +25,10 @@ def test_a_recipe_as_it_is_needs_no_note() -> None:
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["head.clf.dim=32", "epochs=2", "refresh_every=2"], "no refresh falls into 2 epochs"),
+        (
+            ["head.clf.dim=32", "epochs=2", "refresh_every=2"],
+            "no refresh falls into this run (epochs=2, refresh_every=2)",
+        ),
         (["head.clf.dim=16"], "head.clf.init=identity keeps 16 of the encoder's 32 numbers"),
         (["head.clf.dim=40"], "head.clf.init=identity pads 32 numbers to 40"),
         (["head.clf.dim=32", "loss.clf=bce", "head.clf.bias=none"], "set head.clf.bias=label"),

@@ -34,8 +34,8 @@ def _refresh(trainer: Trainer) -> Iterator[str]:
     settings = trainer.settings
     if trainer.needs_views and not any(map(trainer.refresh_due, range(settings.epochs))):
         yield (
-            f"no refresh falls into {settings.epochs} epochs with refresh_every={settings.refresh_every}: batches stay "
-            "random and no negatives are mined; lower refresh_every"
+            f"no refresh falls into this run (epochs={settings.epochs}, refresh_every={settings.refresh_every}): "
+            "batches stay random and no negatives are mined; lower refresh_every"
         )
 
 

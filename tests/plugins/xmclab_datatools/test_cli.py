@@ -52,6 +52,7 @@ def test_run_shows_the_same(call: Any, tmp_path: Path) -> None:
     rows = "".join(f"q{row},a|b\n" for row in range(9))
     (tmp_path / "own.csv").write_text(f"query,labels\n{rows}q9,\n")
     quick = ["recipe=unidec", "epochs=1", "encoder.dim=8", "head.de.dim=8", "head.clf.dim=8", "baseline=none"]
+    quick.append("miner=none")  # no note on refreshes
     code, out, err = call.func("run", *quick, f"data={tmp_path / 'own.csv'}", "--out", tmp_path / "run")
     assert code == 0
     assert "note" not in out
