@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from rich.console import Console
 
 from xmclab.data import open_dataset, with_reader
@@ -38,6 +39,20 @@ def test_a_saved_run_loads_and_ranks_the_same(tmp_path: Path, small_config: Call
     for name, metrics in result.metrics.items():
         ranking = rank(part, name, model.query_vectors(queries, 512), space, data.test.filter_NL, 100)
         assert Evaluator.of_data(data).metrics(ranking) == pytest.approx(metrics)
+
+
+def test_a_run_from_before_bias_towers_and_searches_is_read_as_it_was(
+    tmp_path: Path, small_config: Callable[..., Any]
+) -> None:
+    folder = run(small_config(), tmp_path / "out", QUIET).folder
+    expected = load_model(folder, default_registry())[0].to_dict()
+    tree = yaml.safe_load((folder / "config.yaml").read_text())
+    del tree["search"], tree["validate"], tree["encoder"]["towers"]
+    for head in tree["head"].values():
+        for option in ("bias", "popularity", "learn_temperature", "normalise_at_search"):
+            del head[option]
+    (folder / "config.yaml").write_text(yaml.safe_dump(tree))
+    assert load_model(folder, default_registry())[0].to_dict() == expected
 
 
 def test_a_run_folder_is_never_written_over(tmp_path: Path, small_config: Callable[..., Any]) -> None:
