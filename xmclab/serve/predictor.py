@@ -62,7 +62,7 @@ class Predictor:
         """
         if name is None:
             fair = [each for each in self.searches if set(each.split("+")) <= set(self.model.head_names)]
-            return self.searches[-1] if self.space.added_AD is None else fair[-1]
+            return self.searches[-1] if self.space.added_AD is None or not fair else fair[-1]
         if name not in self.searches:
             raise ConfigError(
                 Problem(f"--head {name}", "the model has no such search", did_you_mean(name, self.searches))
