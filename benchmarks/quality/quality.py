@@ -22,7 +22,7 @@ from xmclab.host.resolver import resolve
 from xmclab.runs.run import run
 
 HERE = Path(__file__).parent
-OVA = ["recipe=unidec", "head.de=none", "loss.clf=bce", "reduction.clf=ova", "epochs=5"]
+OVA = ["recipe=unidec", "head.de=none", "loss.clf=bce", "reduction.clf=ova"]
 RUNS = {"unidec": ["recipe=unidec"], "depsl": ["recipe=depsl"], "OvA with BCE": OVA}
 WITHOUT = {
     "a tower of their own for labels": ["encoder.towers=shared"],

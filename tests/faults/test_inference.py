@@ -28,7 +28,8 @@ from safetensors.torch import load_file, save_file
 from xmclab.api import Ranking
 from xmclab.data import propensity
 from xmclab.evaluation import metrics
-from xmclab.evaluation.search import look_up
+from xmclab.evaluation.search import Space, rank
+from xmclab.evaluation.searches.heads import Heads
 from xmclab.host.registry import default_registry
 from xmclab.plan.indexes.exact import Exact
 from xmclab.plan.indexes.faiss import Faiss
@@ -71,7 +72,8 @@ def test_padding_never_reaches_the_metrics(index: Any) -> None:
     z_LD, q_ND = (torch.randn(rows, 4, generator=generator) for rows in (160, 30))
     index.build(z_LD)
     nothing = sp.csr_array((30, 160))
-    ranking = look_up(index, q_ND, nothing, 160)
+    space = Space(("de",), 160, lambda head: z_LD, lambda heads: (index, True))
+    ranking = rank(Heads(), "de", {"de": q_ND}, space, nothing, 160)
     found = [[label for label in row if label >= 0] for row in ranking.ids_NK.tolist()]
     assert all(len(set(row)) == len(row) for row in found)
     if isinstance(index, Faiss) and index.type == "ivf":
@@ -218,7 +220,7 @@ def test_exact_and_flat_faiss_search_find_the_same_labels(small_run: Path) -> No
     ]
     found = []
     for index in (Exact(), Faiss()):
-        index.build(predictor.vectors("de"))
+        index.build(predictor.space.vectors("de"))
         found.append(index.search(q_ND, 50))
     (ids, scores), (faiss_ids, faiss_scores) = found
     torch.testing.assert_close(scores, faiss_scores, rtol=0, atol=1e-5)
