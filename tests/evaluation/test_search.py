@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from xmclab.api import Index
-from xmclab.evaluation.search import Space, best, rank
+from xmclab.evaluation.search import Space, best, rank, scores_of_pairs
 from xmclab.model.model import Vectors
 from xmclab.plan.indexes.exact import Exact
 
@@ -51,6 +51,13 @@ def test_labels_are_searched_by_inner_product_and_bias(
     torch.testing.assert_close(scores_NK, s_NL.gather(1, ids_NK))
     rows, columns = torch.tensor([0, 0, 5]), torch.tensor([3, 10, 0])
     torch.testing.assert_close(space.scores(heads, queries, rows, columns), s_NL[rows, columns])
+
+
+@pytest.mark.parametrize("count", [0, 1, 200])
+def test_pairs_are_scored_in_any_order_and_as_often_as_they_are_listed(count: int) -> None:
+    q_ND, z_LD = torch.randn(QUERIES, 3), torch.randn(LABELS, 3)
+    row_E, label_E = torch.randint(QUERIES, (count,)), torch.randint(LABELS, (count,))
+    torch.testing.assert_close(scores_of_pairs(q_ND, z_LD, row_E, label_E), (q_ND @ z_LD.T)[row_E, label_E])
 
 
 def test_vectors_side_by_side_are_searched_without_a_copy() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import scipy.sparse as sp
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from xmclab.api import Index, LabelSpace, Ranking, Search
@@ -16,7 +18,6 @@ from xmclab.model.model import Vectors, with_constant
 from xmclab.plan.indexes.exact import Exact
 
 NEAREST = 10  # trained labels that stand in for a label without a classifier
-PAIRS_AT_ONCE = 1 << 15  # whose scores are computed together
 
 
 class Space(LabelSpace):
@@ -83,10 +84,7 @@ class Space(LabelSpace):
         return best(torch.cat([ids_NK, added_NK], dim=1), torch.cat([scores_NK, added_scores_NK], dim=1), k)
 
     def scores(self, heads: str, queries: Mapping[str, Tensor], row_E: Tensor, label_E: Tensor) -> Tensor:
-        q_ND, z_LD = self.matching(heads, queries), self.together(heads)
-        pairs = zip(row_E.split(PAIRS_AT_ONCE), label_E.split(PAIRS_AT_ONCE), strict=True)
-        found = [torch.linalg.vecdot(q_ND[rows], z_LD[labels]) for rows, labels in pairs]
-        return torch.cat(found) if found else q_ND.new_zeros(0)
+        return scores_of_pairs(self.matching(heads, queries), self.together(heads), row_E, label_E)
 
     def _guess(self, heads: str, queries: Mapping[str, Tensor]) -> Tensor:
         """[N, 1] stands in for the other heads' score of an added label: the mean over the labels nearest by `de`."""
@@ -99,6 +97,19 @@ class Space(LabelSpace):
         scores_NK = self.scores(others, queries, row_NK.reshape(-1), nearest_NK.clamp(min=0).reshape(-1))
         mean_N = (scores_NK.view_as(nearest_NK) * found_NK).sum(dim=1) / found_NK.sum(dim=1).clamp(min=1)
         return mean_N[:, None]
+
+
+def scores_of_pairs(q_ND: Tensor, z_LD: Tensor, row_E: Tensor, label_E: Tensor) -> Tensor:
+    """[E] q_row . z_label of pairs in any order, without a copy of their vectors."""
+    cell_U, place_E = (row_E * len(z_LD) + label_E).unique(return_inverse=True)
+    offsets = F.pad((cell_U // len(z_LD)).bincount(minlength=len(q_ND)).cumsum(0), (1, 0))
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse", UserWarning)  # torch calls its CSR tensors beta
+        cells_NL = torch.sparse_csr_tensor(
+            offsets, cell_U % len(z_LD), q_ND.new_zeros(len(cell_U)), (len(q_ND), len(z_LD)), check_invariants=False
+        )
+    scores_U: Tensor = torch.sparse.sampled_addmm(cells_NL, q_ND, z_LD.T, beta=0.0).values()
+    return scores_U[place_E]
 
 
 def best(ids_NM: Tensor, scores_NM: Tensor, k: int) -> tuple[Tensor, Tensor]:
