@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xmclab.keys import Keys
-from xmclab.options import option
+from xmclab.options import linear, log, one_of, option
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,6 +56,9 @@ __all__ = [
     "Tracker",
     "Transformer",
     "View",
+    "linear",
+    "log",
+    "one_of",
     "option",
 ]
 

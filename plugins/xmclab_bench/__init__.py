@@ -1,4 +1,4 @@
-"""Comparisons: a declaration in, trained cells, statistics and reports out; and made-up data of any size."""
+"""Comparisons: a declaration in, trained cells, statistics and reports out; tuning; and made-up data of any size."""
 
 from __future__ import annotations
 
@@ -12,5 +12,6 @@ def xmclab_commands() -> list[xmclab.CommandRef]:
     return [
         xmclab.command("bench", "xmclab_bench.cli:bench", help=compare),
         xmclab.command("report", "xmclab_bench.cli:report", help=show),
+        xmclab.command("tune", "xmclab_bench.tune_cli:tune", help="Search the best settings on validation queries."),
         xmclab.command("synthetic", "xmclab_bench.cli:synthetic", help="Make up a data set of any size."),
     ]

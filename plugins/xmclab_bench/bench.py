@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -28,7 +29,18 @@ class Result:
     failures: Sequence[LeftOut]
 
 
-def run_bench(spec: Spec, registry: Registry, cells: Path, console: Console, at_once: int = 1) -> Result:
+@dataclass(frozen=True)
+class Tuning:
+    """How the rows are tuned before they are compared."""
+
+    trials: int  # of every row
+    journal: Path
+    shipped: bool = False  # show the rows with the settings of the spec too
+
+
+def run_bench(
+    spec: Spec, registry: Registry, cells: Path, console: Console, at_once: int = 1, tuning: Tuning | None = None
+) -> Result:
     """Run and compare the cells of a spec.
 
     Args:
@@ -39,6 +51,9 @@ def run_bench(spec: Spec, registry: Registry, cells: Path, console: Console, at_
     found, refused = resolve_cells(spec, registry)
     keys = Keys()
     failures: list[LeftOut] = []
+    searched: dict[str, Any] | None = None
+    if tuning:
+        found, searched = _tuned(spec, found, registry, cells, console, at_once, tuning)
     if spec.budget == "time":
         found, failures = _equal_time(found, registry, keys, cells, console)
     jobs = [Job(cell, cells / keys.key(config)) for cell, config in found]
@@ -57,7 +72,32 @@ def run_bench(spec: Spec, registry: Registry, cells: Path, console: Console, at_
         ],
         spec.columns,
     )
-    return Result(compare(_groups(jobs), wanted), failures)
+    document = compare(_groups(jobs), wanted)
+    return Result({**document, "tuning": searched}, failures)
+
+
+def _tuned(
+    spec: Spec,
+    shipped: Sequence[tuple[Cell, Config]],
+    registry: Registry,
+    cells: Path,
+    console: Console,
+    at_once: int,
+    tuning: Tuning,
+) -> tuple[list[tuple[Cell, Config]], dict[str, Any]]:
+    """The cells with what was chosen for their rows, and the document of the search."""
+    from xmclab_bench.study import Runner
+    from xmclab_bench.tune import tune_rows
+
+    plain, _ = resolve_cells(replace(spec, tuned={}), registry)
+    runner = Runner(
+        registry, cells, at_once, lambda text: console.print(text, style="dim", markup=False, soft_wrap=True)
+    )
+    chosen, searched = tune_rows(spec, plain, runner, tuning.journal, tuning.trials)
+    every = [replace(cell, overrides=(*cell.overrides, *chosen.get((cell.row, cell.column), ()))) for cell, _ in plain]
+    tuned = [(cell, resolve(cell.overrides, registry)) for cell in every]
+    beside = [(replace(cell, row=f"{cell.row}, as shipped"), config) for cell, config in shipped]
+    return [*tuned, *(beside if tuning.shipped else [])], searched
 
 
 def _groups(jobs: Sequence[Job]) -> list[Group]:

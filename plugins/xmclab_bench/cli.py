@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +37,12 @@ def bench(
     cells: Annotated[Path, typer.Option("--cells", metavar="DIR", help="Folder of cached runs.")] = Path("runs/cells"),
     list_specs: Annotated[bool, typer.Option("--list", help="List the named specs.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells; run nothing.")] = False,
+    trials: Annotated[
+        int, typer.Option("--tune", metavar="N", min=0, help="Random trials of every row on validation queries first.")
+    ] = 0,
+    shipped: Annotated[
+        bool, typer.Option("--shipped", help="With --tune: also show the rows with the settings of the spec.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare: train every cell of a spec, test the differences, write tables and a page."""
@@ -52,7 +61,8 @@ def bench(
     if dry_run:
         _list_cells(declared, registry)
     else:
-        _run(declared, registry, jobs, out or Path("runs") / f"bench-{declared.name}", cells, as_json)
+        out = out or Path("runs") / f"bench-{declared.name}"
+        _run(declared, registry, jobs, out, cells, as_json, trials, shipped)
 
 
 def _list_cells(spec: Spec, registry: Registry) -> None:
@@ -68,22 +78,46 @@ def _list_cells(spec: Spec, registry: Registry) -> None:
         note(f"skipped: {refusal.cell.row}, seed {refusal.cell.seed}: {refusal.reason}")
 
 
-def _run(spec: Spec, registry: Registry, jobs: int, out: Path, cells: Path, as_json: bool) -> None:
+def _run(
+    spec: Spec,
+    registry: Registry,
+    jobs: int,
+    out: Path,
+    cells: Path,
+    as_json: bool,
+    trials: int = 0,
+    shipped: bool = False,
+) -> None:
     from rich.console import Console
 
-    from xmclab_bench.bench import run_bench
+    from xmclab_bench.bench import Tuning, run_bench
     from xmclab_bench.write import write_report
 
-    before = signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit(TERMINATED)
-    )  # not immediately: its runs are stopped first
-    try:
-        result = run_bench(spec, registry, cells, Console(file=sys.stderr), jobs)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    if trials:
+        needs_tune()
+    tuning = Tuning(trials, out / "journal.log", shipped) if trials else None
+    with ended_by_sigterm():
+        result = run_bench(spec, registry, cells, Console(file=sys.stderr), jobs, tuning)
     _show(result.document, write_report(result.document, out), as_json)
     if result.failures:
         raise typer.Exit(result.failures[0].exit_code)
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM leave the block as an exit does, so that its runs are stopped first."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def needs_tune() -> None:
+    """Refuse to tune without the libraries for it."""
+    missing = [name for name in ("optuna", "opda", "matplotlib") if find_spec(name) is None]
+    if missing:
+        raise ConfigError(Problem("tune", f"needs {' and '.join(missing)}", 'pip install "xmclab[tune]"'))
 
 
 def report(

@@ -9,8 +9,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 from filelock import FileLock
 from rich.console import Console
@@ -26,14 +27,14 @@ INTERRUPTED = 130
 def run_jobs(jobs: Sequence[Job], at_once: int, console: Console) -> list[LeftOut]:
     """Run what is not done yet, several at once sharing the cores; a failure is recorded, and the others go on."""
     waiting = [job for job in jobs if not job.done]
-    threads = max(1, _cores() // at_once)
+    threads = threads_of_each(at_once)
     failures: list[LeftOut] = []
     with (
         GridView(jobs, console) as view,
         ThreadPoolExecutor(max_workers=at_once) as pool,
-        _processes(threads) as launch,
+        processes(threads) as launch,
     ):
-        futures = {pool.submit(_run, job, launch): job for job in waiting}
+        futures = {pool.submit(run_cell, job, launch): job for job in waiting}
         while futures:
             finished, _ = wait(futures, timeout=SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
             for future in finished:
@@ -45,24 +46,32 @@ def run_jobs(jobs: Sequence[Job], at_once: int, console: Console) -> list[LeftOu
     return failures
 
 
-def _cores() -> int:
-    """The cores that this process may use, or fewer if OMP_NUM_THREADS says so."""
+def threads_of_each(at_once: int) -> int:
+    """The share of several runs in the cores that this process may use, or fewer if OMP_NUM_THREADS says so."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores, int(wanted)) if wanted.isdecimal() and int(wanted) else cores
+    cores = min(cores, int(wanted)) if wanted.isdecimal() and int(wanted) else cores
+    return max(1, cores // at_once)
 
 
-Launch = Callable[[Sequence[str], Path], int]
+Watch = Callable[[], bool]
+
+
+class Launch(Protocol):
+    """Runs a command to its end."""
+
+    def __call__(self, command: Sequence[str], log: Path, stop: Watch | None = None) -> int:
+        """Its exit code; `stop` is asked every second whether to end it."""
 
 
 @contextmanager
-def _processes(threads: int) -> Iterator[Launch]:
+def processes(threads: int) -> Iterator[Launch]:
     """A function that runs a command to its end; leaving the block stops running commands and starts no more."""
     running: set[subprocess.Popen[bytes]] = set()
     lock = threading.Lock()
     over = False
 
-    def launch(command: Sequence[str], log: Path) -> int:
+    def launch(command: Sequence[str], log: Path, stop: Watch | None = None) -> int:
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "PASSIVE"}
         with log.open("wb") as stream:
             with lock:
@@ -71,6 +80,12 @@ def _processes(threads: int) -> Iterator[Launch]:
                 process = subprocess.Popen(command, stdout=stream, stderr=stream, env=environment)
                 running.add(process)
             try:
+                while stop is not None and process.poll() is None:
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(SECONDS_BETWEEN_LOOKS)
+                    if stop():
+                        process.terminate()
+                        break
                 return process.wait()
             finally:
                 with lock:
@@ -85,8 +100,8 @@ def _processes(threads: int) -> Iterator[Launch]:
                 process.terminate()
 
 
-def _run(job: Job, launch: Launch) -> LeftOut | None:
-    """Run a cell; why it failed, if it did."""
+def run_cell(job: Job, launch: Launch, stop: Watch | None = None) -> LeftOut | None:
+    """Run a cell unless it is done; why it failed, if it did."""
     try:
         job.folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{job.folder}.lock"):
@@ -95,7 +110,7 @@ def _run(job: Job, launch: Launch) -> LeftOut | None:
             shutil.rmtree(job.folder, ignore_errors=True)  # left by an interrupted run
             log = job.folder.with_suffix(".log")
             command = [sys.executable, "-m", "xmclab", "run", *job.cell.overrides, "--out", str(job.folder)]
-            code = launch(command, log)
+            code = launch(command, log, stop)
             if code == 0 and job.done:
                 log.unlink(missing_ok=True)
                 return None

@@ -4,6 +4,10 @@
 base: [recipe=unidec, evaluate.every=1]   overrides of every cell
 rows:                                     named variants: each with its overrides; if omitted, the grid makes the rows
   SC; SC: [loss.de=supcon, loss.clf=supcon]
+tuned:                                    what `--tune` chose for a row; left out when rows are tuned again
+  SC; SC: [encoder.lr=4e-3]
+space:                                    what `--tune` tries; if omitted, what the options of each row declare
+  encoder.lr: log(1e-3, 3e-2)
 grid:                                     every combination of these values
   seed: [0, 1, 2]
   pool.eta: [0, 6]
@@ -23,7 +27,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -37,11 +41,13 @@ if TYPE_CHECKING:
 
 SEED = "seed"
 SEARCHES = ("de", "clf", "de+clf")
+VOTES = ("nn", "de+nn", "clf+nn", "de+clf+nn")  # shown if asked for
 METRICS = tuple(f"{kind}@{k}" for kind in ("P", "PSP", "nDCG", "PSnDCG") for k in (1, 3, 5)) + tuple(
     f"{kind}@{k}" for kind in ("R", "PSR") for k in (10, 100)
 )
 BUDGETS = ("steps", "time")
-KEYS = ("base", "rows", "grid", "columns", "searches", "metrics", "measures", "target", "budget")
+GROUPS = ("rows", "tuned", "space", "grid")  # keys that hold others
+KEYS = ("base", "rows", "tuned", "space", "grid", "columns", "searches", "metrics", "measures", "target", "budget")
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,8 @@ class Spec:
     target: tuple[str, float] | None
     budget: Literal["steps", "time"]
     notes: tuple[str, ...] = ()  # overrides that some rows ignore
+    tuned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by row: settings chosen on validation
+    space: tuple[Entry, ...] = ()
 
     def cells(self) -> Iterator[Cell]:
         """Every combination, rows outermost and seeds innermost."""
@@ -91,7 +99,8 @@ class Spec:
             for column in self.grid[self.columns] if self.columns else ("",):
                 beside = [f"{self.columns}={column}"] if column else []
                 for seed in self.grid[SEED]:
-                    every = (*self.base, *overrides, *chosen, *beside, f"{SEED}={seed}")
+                    tuned = self.tuned.get(name, ())
+                    every = (*self.base, *tuned, *overrides, *chosen, *beside, f"{SEED}={seed}")
                     yield Cell(name, row, column, int(seed), every)
 
 
@@ -177,6 +186,8 @@ class _Reader:
         self.base: list[str] = []
         self.rows: dict[str, tuple[str, ...]] = {}
         self.grid: dict[str, tuple[str, ...]] = {}
+        self.tuned: dict[str, tuple[str, ...]] = {}
+        self.space: list[Entry] = []
         self.values: dict[str, tuple[Entry, tuple[str, ...]]] = {}
         self.notes: list[str] = []
         for entry in read_recipe(path):
@@ -197,7 +208,11 @@ class _Reader:
                 self.problems.append(Problem(entry.where, "a row is a list of overrides", hint))
         elif group == "grid" and name:
             self.grid[name] = values
-        elif entry.key in KEYS and group not in ("rows", "grid"):
+        elif group == "tuned" and name:
+            self.tuned[name] = values
+        elif group == "space" and name:
+            self.space.append(replace(entry, key=name))
+        elif entry.key in KEYS and group not in GROUPS:
             self.values[entry.key] = entry, values
         else:
             self.problems.append(Problem(entry.where, "unknown key", did_you_mean(group, KEYS)))
@@ -208,10 +223,13 @@ class _Reader:
             self.problems.append(Problem(text, "an override is KEY=VALUE", "such as epochs=2 or seed=0,1"))
         elif key in self.grid or key == SEED:
             self.grid[key] = split_list(value)
-        elif key in KEYS and key not in ("base", "rows", "grid"):
+        elif key in KEYS and key not in ("base", *GROUPS):
             self.values[key] = Entry(key, value, "override", key), split_list(value)
         else:
             self.base.append(text)
+            self.tuned = {
+                row: tuple(each for each in some if not _below(each, key)) for row, some in self.tuned.items()
+            }
             deaf = [row for row, overrides in self.rows.items() if any(_sets(other, key) for other in overrides)]
             if deaf:
                 self.notes.append(f"{text}: ignored by {', '.join(map(repr, deaf))}, which set it themselves")
@@ -236,13 +254,18 @@ class _Reader:
             rows=self.rows or {"": ()},
             grid=self.grid,
             columns=columns,
-            searches=self._names("searches", SEARCHES, SEARCHES),
+            searches=self._names("searches", (*SEARCHES, *VOTES), SEARCHES),
             metrics=self._names("metrics", METRICS, ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")),
             measures=self._names("measures", MEASURES, ("train", "memory")),
             target=self._target(),
             budget="time" if self._names("budget", BUDGETS, ("steps",)) == ("time",) else "steps",
             notes=tuple(self.notes),
+            tuned=self.tuned,
+            space=tuple(self.space),
         )
+        for row in self.tuned.keys() - self.rows.keys():
+            hint = did_you_mean(row, self.rows)
+            self.problems.append(Problem(f"{self.path}: tuned.{row}", "there is no such row", hint))
         if not self.rows and set(self.grid) == {SEED}:
             self.problems.append(Problem(str(self.path), "declares nothing to compare", "add rows or a grid"))
         if TARGET in spec.measures and spec.target is None:
@@ -292,6 +315,12 @@ def _sets(override: str, key: str) -> bool:
     """Whether an override sets the key, or what it stands for (`loss` stands for loss.de and loss.clf)."""
     other = override.partition("=")[0]
     return other == key or other in SHORTHANDS.get(key, ()) or key in SHORTHANDS.get(other, ())
+
+
+def _below(override: str, key: str) -> bool:
+    """Whether an override sets the key, or an option of what the key chooses."""
+    other = override.partition("=")[0]
+    return key == "recipe" or _sets(override, key) or other.startswith(f"{key}.")
 
 
 def split_list(text: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from xmclab.api import option
+from xmclab.api import linear, option
 from xmclab.objectives.curves import Curve, CurveLoss, mirrored
 from xmclab_losses.focal import focused
 
@@ -24,9 +24,13 @@ from xmclab_losses.focal import focused
 class Asymmetric(CurveLoss):
     laws_not_kept: ClassVar = {"prior": "it weighs negatives less than positives, so that rare labels score too high"}
 
-    gamma_pos: float = option(1.0, "how strongly easy positives are down-weighted; 0: not at all", ge=0)
-    gamma_neg: float = option(4.0, "how strongly easy negatives are down-weighted; 0: not at all", ge=0)
-    clip: float = option(0.05, "subtracted from the probability of a negative", ge=0, lt=1)
+    gamma_pos: float = option(
+        1.0, "how strongly easy positives are down-weighted; 0: not at all", ge=0, search=linear(0, 2)
+    )
+    gamma_neg: float = option(
+        4.0, "how strongly easy negatives are down-weighted; 0: not at all", ge=0, search=linear(0, 6)
+    )
+    clip: float = option(0.05, "subtracted from the probability of a negative", ge=0, lt=1, search=linear(0, 0.2))
 
     def positive(self, s_QP: Tensor) -> Curve:
         return mirrored(focused(-s_QP, self.gamma_pos))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from xmclab.api import option
+from xmclab.api import linear, option
 from xmclab.objectives.curves import Curve, CurveLoss, mirrored
 
 
@@ -32,8 +32,8 @@ def focused(s_QP: Tensor, gamma: float, clip: float = 0.0) -> Curve:
 
 @dataclass
 class Focal(CurveLoss):
-    gamma: float = option(2.0, "how strongly easy cells are down-weighted; 0: not at all", ge=0)
-    alpha: float = option(0.25, "weight of positives; negatives get 1 - alpha", ge=0, le=1)
+    gamma: float = option(2.0, "how strongly easy cells are down-weighted; 0: not at all", ge=0, search=linear(0, 4))
+    alpha: float = option(0.25, "weight of positives; negatives get 1 - alpha", ge=0, le=1, search=linear(0.1, 0.9))
 
     def positive(self, s_QP: Tensor) -> Curve:
         value_QP, slope_QP = mirrored(focused(-s_QP, self.gamma))

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from xmclab.api import Pairs, option
+from xmclab.api import Pairs, linear, option
 from xmclab_losses.ds import DecoupledSoftmax
 
 
 @dataclass
 class InfoNCE(DecoupledSoftmax):
-    margin: float = option(1.0, "subtracted from the score of a positive", ge=0)
+    margin: float = option(1.0, "subtracted from the score of a positive", ge=0, search=linear(0, 3))
 
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         return super().terms(s_QP - self.margin * (y_QP > 0), y_QP)

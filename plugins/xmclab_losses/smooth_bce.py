@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from xmclab.api import option
+from xmclab.api import log, option
 from xmclab.objectives.curves import Curve, CurveLoss, mirrored
 
 
 @dataclass
 class SmoothBCE(CurveLoss):
-    smoothing: float = option(0.1, "share of each target split evenly between both answers", ge=0, le=1)
+    smoothing: float = option(
+        0.1, "share of each target split evenly between both answers", ge=0, le=1, search=log(1e-4, 0.3)
+    )
 
     def positive(self, s_QP: Tensor) -> Curve:
         return mirrored(self.negative(-s_QP))

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from xmclab.api import MultiClassLoss, option
+from xmclab.api import MultiClassLoss, log, option
 
 
 @dataclass
 class SmoothSoftmax(MultiClassLoss):
-    smoothing: float = option(0.1, "share of each target spread over all candidates", ge=0, le=1)
+    smoothing: float = option(0.1, "share of each target spread over all candidates", ge=0, le=1, search=log(1e-3, 0.3))
 
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         absent_QP = s_QP.isneginf()

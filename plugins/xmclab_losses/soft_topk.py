@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import logsigmoid
 
-from xmclab.api import MultiClassLoss, option
+from xmclab.api import MultiClassLoss, one_of, option
 
 NEWTON_STEPS = 6  # four or five reach the last digit of float64 for any scores
 
 
 @dataclass
 class SoftTopK(MultiClassLoss):
-    k: int = option(5, "a positive should rank among the first k", ge=1)
+    k: int = option(5, "a positive should rank among the first k", ge=1, search=one_of(1, 3, 5, 10))
 
     def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
         threshold_Q1: Tensor = _Threshold.apply(s_QP, self.k)  # type: ignore[no-untyped-call]

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from xmclab.api import MultiClassLoss, option
+from xmclab.api import MultiClassLoss, linear, option
 
 
 @dataclass
 class Triplet(MultiClassLoss):
     temperature: float | None = option(1.0, "divides the scores; none: the head's (or objective's) own", gt=0)
-    margin: float = option(0.3, "margin by which a positive must lead a negative", ge=0)
+    margin: float = option(0.3, "margin by which a positive must lead a negative", ge=0, search=linear(0.05, 1))
     negatives: int = option(3, "negatives per anchor", ge=1)
     pick: Literal["hardest", "random"] = option("hardest", "which negatives to use")
 

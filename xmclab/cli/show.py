@@ -74,4 +74,5 @@ def _option_line(option: OptionInfo) -> str:
     default = "required" if option.required else f"= {'none' if option.default is None else option.default}"
     bounds = f" [dim]{escape(option.bounds)}[/dim]" if option.bounds else ""
     text = f"  [dim]{escape(option.help)}[/dim]" if option.help else ""
-    return f"{escape(option.name)}: {escape(option.type)} {escape(default)}{bounds}{text}"
+    tuned = f" [dim]\\[tuned: {escape(option.search)}][/dim]" if option.search else ""
+    return f"{escape(option.name)}: {escape(option.type)} {escape(default)}{bounds}{text}{tuned}"

@@ -113,6 +113,18 @@ class Config:
             where=f"loss.{head}",
         )
 
+    def options(self) -> dict[str, Option]:
+        """Every option that can be set in this config without another choice of parts, by its key."""
+        found = dict(setting_options())
+        for slot, part in self.parts.items():
+            if part is not None and part.pending is None and not part.others:
+                found |= {f"{slot}.{name}": option for name, option in options_of(part.cls).items()}
+        for head, loss in self.losses.items():
+            for term in loss.terms:
+                options = options_of(self.registry.get("loss", term.name))
+                found |= {f"loss.{head}.{term.name}.{name}": option for name, option in options.items()}
+        return found
+
     def to_dict(self) -> dict[str, Any]:
         """The config as nested JSON values; written as YAML, it is a recipe that resolves to this config again."""
         tree: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from xmclab.errors import ConfigError, PluginError, Problem, did_you_mean
-from xmclab.options import BOUNDS
+from xmclab.options import BOUNDS, OneOf, Span
 
 Part = TypeVar("Part")
 SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
@@ -31,6 +31,7 @@ class Option:
     default: Any  # dataclasses.MISSING: must be given
     help: str
     bounds: Mapping[str, float]  # gt, ge, lt, le
+    search: Span | OneOf | None = None  # what tuning tries
 
     @property
     def required(self) -> bool:
@@ -121,8 +122,9 @@ def _option(cls: type, field: dataclasses.Field[Any]) -> Option:
     factory = field.default_factory
     default = field.default if factory is dataclasses.MISSING else factory()
     bounds = {sign: field.metadata[sign] for sign in BOUNDS if sign in field.metadata}
+    told = field.metadata.get("help", ""), bounds, field.metadata.get("search")
     try:
-        option = Option(field.name, _field_type(cls, field.name), default, field.metadata.get("help", ""), bounds)
+        option = Option(field.name, _field_type(cls, field.name), default, *told)
         option.check()
     except (NameError, TypeError, AttributeError, SyntaxError, PydanticUserError) as error:
         reason = str(error).splitlines()[0]

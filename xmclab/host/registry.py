@@ -46,6 +46,7 @@ class OptionInfo:
     required: bool
     bounds: str
     help: str
+    search: str  # what tuning tries; empty: nothing
 
 
 @dataclass(frozen=True)
@@ -294,6 +295,7 @@ def _option_infos(cls: type[Any]) -> tuple[OptionInfo, ...]:
             required=option.required,
             bounds=option.range_text,
             help=option.help,
+            search="" if option.search is None else str(option.search),
         )
         for option in options_of(cls).values()
     )

@@ -65,6 +65,7 @@ class EvaluateSettings:
 
     every: int = option(0, "evaluate every n epochs; 0, or with validation: at the end only", ge=0)
     depth: int = option(100, "labels ranked per query", ge=1)
+    test: bool = option(True, "rank the test queries; false: validate only, so that nothing is chosen by them")
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,9 @@ def run(config: Config, out: Path | None = None, console: Console | None = None)
     started = time.perf_counter()
     profile = Profile(pick_device(settings.device), settings.profile)
     config = with_reader(config)  # so that the saved config names the reader
+    if not (settings.evaluate.test or settings.validate.on):
+        hint = "set validate.share or validate.file"
+        raise ConfigError(Problem("evaluate.test=false", "leaves nothing to measure without validation", hint))
     opened = open_with_validation(config)
     data, validation = opened.whole, opened.validation
     if validation:
@@ -75,6 +78,7 @@ def run(config: Config, out: Path | None = None, console: Console | None = None)
         if validation:
             queries = Queries(config, validation, trainer, profile, "validation")
             best = BestEpoch(trainer.model, queries.evaluate, settings.validate, len(validation.test))
+            test = test if settings.evaluate.test else queries
         seconds = {"prepare": time.perf_counter() - started}
         with observed(config, folder, trainer.steps, started) as log, failures(folder, settings.compile):
             seconds["train"] = train(trainer, log, test, best, folder, console)
@@ -90,7 +94,7 @@ def run(config: Config, out: Path | None = None, console: Console | None = None)
             seconds["total"] = time.perf_counter() - started
             result = RunResult(folder, test.metrics, baselines, test.document(folder, baselines, seconds))
             if best:
-                result.document["validation"] = best.document()
+                result.document.update(split=test.purpose, validation=best.document())
             if profile.on:
                 result.document["profile"] = profile.summary()
                 profile.print_table(console)
@@ -103,7 +107,7 @@ def train(trainer: Trainer, log: Log, test: Queries, best: BestEpoch | None, fol
     data, settings = trainer.data, trainer.settings
     queries = f"{len(data.train)} training queries" + (f", {best.queries} validation queries" if best else "")
     note(console, f"{data.name}: {queries}, {data.num_labels} labels, {trainer.steps} steps on {trainer.device}")
-    if best and settings.evaluate.every:
+    if best and settings.evaluate.every and settings.evaluate.test:
         note(console, "evaluate.every: no effect, as with validation the test queries are ranked once, at the end")
     for name, objective in trainer.objectives.items():
         if objective.needs_all:
@@ -252,7 +256,8 @@ def print_result(console: Console, result: RunResult) -> None:
     """The closing table of a run."""
     data, seconds = result.document["data"], result.document["seconds"]
     title = (
-        f"{result.document['recipe']} on {data['name']} (test: {data['test']} queries, {data['labels']} labels), in %"
+        f"{result.document['recipe']} on {data['name']} "
+        f"({result.document.get('split', 'test')}: {data['test']} queries, {data['labels']} labels), in %"
     )
     print_table(console, title, result.metrics, result.baselines)
     if best := result.document.get("validation"):

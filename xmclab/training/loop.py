@@ -34,7 +34,7 @@ def fit(trainer: Trainer, log: Log, evaluate: Evaluate, validation: Validation |
 
     Args:
         log: called with a record of every step, refresh and evaluation.
-        evaluate: evaluates the current model on the test queries.
+        evaluate: evaluates the current model on the queries that results are of.
 
     Returns:
         The seconds of training, without evaluations.
@@ -69,5 +69,7 @@ def fit(trainer: Trainer, log: Log, evaluate: Evaluate, validation: Validation |
                 log({**record, "split": "test", "metrics": evaluate()})
     if validation:
         kept = validation.restore()
-        log({"event": "eval", "epoch": kept, "seconds": seconds, "split": "test", "metrics": evaluate()})
+        metrics = evaluate()
+        if trainer.settings.evaluate.test:  # otherwise they are known: those of the best epoch
+            log({"event": "eval", "epoch": kept, "seconds": seconds, "split": "test", "metrics": metrics})
     return seconds

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from xmclab.api import Encoder, Ragged, Side, Tokens, option
+from xmclab.api import Encoder, Ragged, Side, Tokens, linear, log, option
 from xmclab.model.encoders.features import FeatureOptions, Featuriser
 from xmclab.model.tables import RowTable, TableOptimizer, sparse_gradient
 
@@ -37,8 +37,10 @@ class Bag(Encoder, FeatureOptions):
     towers: Literal["shared", "separate", "residual"] = option(
         "shared", "vectors for both sides; a copy for labels; or vectors from 0 that labels add to the shared ones"
     )
-    feature_dropout: float = option(0.0, "share of a text's features dropped in training", ge=0, lt=1)
-    lr: float = option(2e-3, "learning rate of the vectors and of the residual layer", gt=0)
+    feature_dropout: float = option(
+        0.0, "share of a text's features dropped in training", ge=0, lt=1, search=linear(0, 0.5)
+    )
+    lr: float = option(2e-3, "learning rate of the vectors and of the residual layer", gt=0, search=log(1e-3, 3e-2))
     table: TableOptimizer = option("adamw", "how the vectors of the features in a batch are updated")
 
     def __post_init__(self) -> None:

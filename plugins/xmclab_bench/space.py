@@ -1,0 +1,141 @@
+"""What tuning tries: the values that the options of a config declare, or those of a file.
+
+encoder.lr: log(1e-3, 3e-2)                  spread evenly in their logarithm
+encoder.feature_dropout: linear(0, 0.5)      spread evenly
+pool.beta: [3, 10]                           one of these
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xmclab.errors import ConfigError, Problem, did_you_mean
+from xmclab.host.recipes import Entry, read_recipe
+from xmclab.options import OneOf, Span
+
+if TYPE_CHECKING:
+    from optuna.trial import BaseTrial
+
+    from xmclab.host import Config
+
+SPAN = re.compile(r"(log|linear)\(\s*([^,()\s]+)\s*,\s*([^,()\s]+)\s*\)")
+DIGITS = 3  # of a number that was drawn: more would only be noise in recipes
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An option and the values to try."""
+
+    key: str
+    values: Span | OneOf
+    whole: bool = False  # integers only
+
+    def has(self, value: Any) -> bool:
+        """Whether a value of the option can be drawn."""
+        if isinstance(self.values, OneOf):
+            return typed(value) in map(typed, self.values.values)
+        return isinstance(value, (int, float)) and self.values.low <= value <= self.values.high
+
+    def stored(self, value: Any) -> Any:
+        """The value as a trial keeps it."""
+        return typed(value) if isinstance(self.values, OneOf) else value
+
+    def draw(self, trial: BaseTrial) -> str:
+        """A value for a trial, as it is typed."""
+        if isinstance(self.values, OneOf):
+            return str(trial.suggest_categorical(self.key, [typed(value) for value in self.values.values]))
+        low, high, log = self.values.low, self.values.high, self.values.log
+        if self.whole:
+            return str(trial.suggest_int(self.key, round(low), round(high), log=log))
+        return typed(trial.suggest_float(self.key, low, high, log=log))
+
+
+def typed(value: Any) -> str:
+    """A value as one types it in an override."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return f"{value:.{DIGITS}g}" if isinstance(value, float) else str(value)
+
+
+def declared(config: Config) -> list[Axis]:
+    """The options of the config that say what to try, but for those that an override has set.
+
+    The value of the config is always among those to try.
+    """
+    values = {key: value for key, value, _ in config.explain()}
+    return [
+        Axis(key, _with(option.search, values.get(key)), option.type is int)
+        for key, option in config.options().items()
+        if option.search is not None and config.sources.get(key) != "override" and not _in_expression(config, key)
+    ]
+
+
+def _with(values: Span | OneOf, value: Any) -> Span | OneOf:
+    """The values to try, and this one."""
+    if value is None:
+        return values
+    if isinstance(values, Span):
+        return replace(values, low=min(values.low, value), high=max(values.high, value))
+    return values if value in values.values else OneOf((*values.values, value))
+
+
+def _in_expression(config: Config, key: str) -> bool:
+    """Whether an option of a loss is set where the loss is named: `focal(gamma=2)`."""
+    place, _, rest = key.partition(".")
+    head, _, of_term = rest.partition(".")
+    if place != "loss":
+        return False
+    return any(of_term == f"{term.name}.{name}" for term in config.losses[head].terms for name in term.options)
+
+
+def read_space(path: Path, config: Config) -> list[Axis]:
+    """The space of a file, for a config that has all of its keys.
+
+    Raises:
+        ConfigError: with every problem of the file.
+    """
+    return space_of(read_recipe(path), config)
+
+
+def space_of(entries: list[Entry], config: Config) -> list[Axis]:
+    """The space that these entries describe.
+
+    Raises:
+        ConfigError: with every problem of them.
+    """
+    options = config.options()
+    problems, axes = [], []
+    for entry in entries:
+        option = options.get(entry.key)
+        if option is None:
+            hint = did_you_mean(entry.key, options)
+            problems.append(Problem(entry.where, "the config has no such option", hint))
+            continue
+        try:
+            values = _values(entry)
+            for value in values.values if isinstance(values, OneOf) else (values.low, values.high):
+                option.convert(str(value) if option.type is not int else value)
+            axes.append(Axis(entry.key, values, option.type is int))
+        except ValueError as error:
+            problems.append(Problem(entry.where, str(error), "log(1e-3, 1e-1), linear(0, 0.5) or [3, 10]"))
+    if problems or not axes:
+        raise ConfigError(*(problems or [Problem("space", "names nothing to try")]))
+    return axes
+
+
+def _values(entry: Entry) -> Span | OneOf:
+    if isinstance(entry.value, list):
+        return OneOf(tuple(entry.value))
+    match = SPAN.fullmatch((entry.value or "").strip())
+    if match is None:
+        raise ValueError(f"{entry.value!r} is not a space")
+    return Span(float(match[2]), float(match[3]), log=match[1] == "log")
+
+
+def described(axes: list[Axis]) -> Mapping[str, str]:
+    """The space as JSON values, to compare and to show."""
+    return {axis.key: str(axis.values) for axis in axes}

@@ -1,0 +1,184 @@
+"""Tuning: the best settings of one config for `xmclab tune`, or of every row of a bench."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from optuna.study import Study
+from optuna.trial import FrozenTrial, TrialState
+
+from xmclab.errors import ConfigError, Problem, did_you_mean
+from xmclab.host import Config, Registry, resolve
+from xmclab.host.recipes import is_file_name
+from xmclab.system.files import new_file
+from xmclab_bench.curves import tuning_curve
+from xmclab_bench.space import Axis, declared, read_space, space_of
+from xmclab_bench.spec import Cell, Spec
+from xmclab_bench.study import EPOCH, GIVEN, JOURNAL, Question, Runner, best_of, drawn_by, ended, open_study
+
+SHARE = 0.2  # of the training queries, for validation, unless the config says otherwise
+RECIPE = "recipe.yaml"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The outcome of `xmclab tune`."""
+
+    study: Study
+    question: Question
+    best: FrozenTrial
+    chosen: Mapping[str, str]  # values of the best trial, as they are typed, and its number of epochs
+    arguments: tuple[str, ...]  # of `xmclab`, to train with them
+    recipe: Path
+
+    @property
+    def command(self) -> str:
+        return shlex.join(["xmclab", *self.arguments])
+
+
+def tune(
+    overrides: Sequence[str],
+    registry: Registry,
+    runner: Runner,
+    out: Path,
+    trials: int,
+    metric: str,
+    space: Path | None = None,
+    seconds: float | None = None,
+) -> Tuned:
+    """Search the space of a config, beginning with the config itself; write the best as a recipe.
+
+    Args:
+        overrides: the config.
+        out: the folder of the journal and the recipe; a study in it is continued.
+        seconds: no trial begins later.
+
+    Raises:
+        ConfigError: the config or the space has problems, or no trial was complete.
+    """
+    config = resolve(overrides, registry)
+    axes = _axes(config, space)
+    base = (*_validation(config), f"validate.metric={metric}", *overrides)
+    question = Question("tune", base, axes, metric, config.settings.seed, "guided")
+    study = open_study(out / JOURNAL, question)
+    if not study.get_trials(deepcopy=False):
+        study.enqueue_trial(_as_configured(config, axes), user_attrs={GIVEN: "recipe"})
+    deadline = None if seconds is None else time.monotonic() + seconds
+    runner.run(study, question, trials, deadline)
+    best = best_of(study)
+    if best is None:
+        reasons = [trial.user_attrs.get("reason", "") for trial in ended(study)]
+        raise ConfigError(
+            Problem("tune", f"none of {len(reasons)} trials was complete", next(filter(None, reasons), ""))
+        )
+    chosen = {**drawn_by(best, axes), "epochs": str(best.user_attrs[EPOCH])}
+    typed = [text for text in overrides if text.partition("=")[0] not in chosen and not text.startswith("validate.")]
+    recipe = _write_recipe(out / RECIPE, config, overrides, chosen)
+    return Tuned(study, question, best, chosen, ("run", *typed, *_overrides(chosen)), recipe)
+
+
+def _axes(config: Config, space: Path | None) -> list[Axis]:
+    axes = declared(config) if space is None else read_space(space, config)
+    if not axes:
+        hint = "name some with --space FILE, or leave their values to the recipe"
+        raise ConfigError(Problem("tune", "no option of this config is left to try", hint))
+    return axes
+
+
+def _validation(config: Config) -> tuple[str, ...]:
+    return () if config.settings.validate.on else (f"validate.share={SHARE}",)
+
+
+def _as_configured(config: Config, axes: Sequence[Axis]) -> dict[str, Any]:
+    """The config's own values of what is tried, where they can be drawn."""
+    values = {key: value for key, value, _ in config.explain()}
+    return {
+        axis.key: axis.stored(values[axis.key]) for axis in axes if axis.key in values and axis.has(values[axis.key])
+    }
+
+
+def _overrides(chosen: Mapping[str, str]) -> list[str]:
+    return [f"{key}={value}" for key, value in chosen.items()]
+
+
+def _write_recipe(path: Path, config: Config, overrides: Sequence[str], chosen: Mapping[str, str]) -> Path:
+    """A recipe with the chosen values over those that were typed, without the data."""
+    given = dict(text.split("=", 1) for text in overrides)
+    parent = given.pop("recipe", "")
+    base = str(Path(parent).resolve()) if is_file_name(parent) else parent
+    plugins = [value for text in overrides for key, _, value in [text.partition("=")] if key == "plugin"]
+    left_out = ("data", "plugin", "seed", "device")
+    kept = {key: value for key, value in given.items() if key not in left_out and not key.startswith("validate.")}
+    lines = [
+        f"# {config.recipe}, tuned on validation queries.",
+        *([f"# made with plugin={' plugin='.join(plugins)}"] if plugins else []),
+        *([f"base: {base}"] if base else []),
+        *(f"{key}: {value}" for key, value in {**kept, **chosen}.items()),
+    ]
+    with new_file(path, str(path)) as stream:
+        stream.write("\n".join(lines) + "\n")
+    return path
+
+
+# The rows of a bench
+
+
+def _of_row(spec: Spec, config: Config) -> list[Axis]:
+    """What is tried for a row: of the spec's space what the row has and does not set itself."""
+    if not spec.space:
+        return declared(config)
+    options = config.options()
+    entries = [entry for entry in spec.space if entry.key in options and config.sources.get(entry.key) != "override"]
+    return space_of(entries, config) if entries else []
+
+
+def tune_rows(
+    spec: Spec, cells: Sequence[tuple[Cell, Config]], runner: Runner, journal: Path, trials: int
+) -> tuple[dict[tuple[str, str], tuple[str, ...]], dict[str, Any]]:
+    """The same number of random trials for every row and column of a spec, and the same epochs for every trial.
+
+    Returns:
+        The overrides chosen for each row and column, and the document of the search.
+    """
+    chosen: dict[tuple[str, str], tuple[str, ...]] = {}
+    rows = []
+    metric, first = spec.metrics[0], {}
+    for cell, config in cells:
+        first.setdefault((cell.row, cell.column), (cell, config))
+    known = {key for _, config in first.values() for key in config.options()}
+    if unknown := [entry for entry in spec.space if entry.key not in known]:
+        raise ConfigError(
+            *(Problem(entry.where, "no row has such an option", did_you_mean(entry.key, known)) for entry in unknown)
+        )
+    for (row, column), (cell, config) in first.items():
+        axes = _of_row(spec, config)
+        if not axes:
+            continue
+        every = f"validate.every={config.settings.epochs}"  # trained to the end, as the seeds will be
+        base = (*_validation(config), f"validate.metric={metric}", every, "evaluate.every=0", *cell.overrides)
+        question = Question(", ".join(filter(None, (row, column))), base, axes, metric, cell.seed)
+        search = config.make("search").names(config.heads)[-1]
+        study = open_study(journal, question)
+        runner.run(study, question, trials)
+        best = best_of(study)
+        some = ended(study)[:trials]
+        if best is not None:
+            chosen[row, column] = tuple(_overrides(drawn_by(best, axes)))
+        scores = [trial.value if trial.state == TrialState.COMPLETE else None for trial in some]
+        rows.append(
+            {
+                "name": row,
+                "column": column,
+                "chosen": drawn_by(best, axes) if best else {},
+                "search": search,
+                "space": question.asked["space"],
+                "scores": scores,
+                "curve": tuning_curve(scores),
+            }
+        )
+    return chosen, {"trials": trials, "metric": metric, "rows": rows}
