@@ -29,9 +29,10 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from xmclab.api import Keys as Draws
 from xmclab.errors import ConfigError, DataError, Problem
 from xmclab.host import Registry, resolve
+from xmclab_bench import runner
 from xmclab_bench.cells import Keys
 from xmclab_bench.run_folder import is_validation, read_run
-from xmclab_bench.runner import Launch, processes, run_cell, threads_of_each
+from xmclab_bench.runner import Launch, run_cell, threads_of_each
 from xmclab_bench.space import Axis, described
 from xmclab_bench.spec import Cell
 from xmclab_bench.view import Job
@@ -205,7 +206,7 @@ class Runner:
                     with self._lock:
                         running -= 1
 
-        with ThreadPoolExecutor(self.at_once) as pool, processes(threads_of_each(self.at_once)) as launch:
+        with ThreadPoolExecutor(self.at_once) as pool, runner.processes(threads_of_each(self.at_once)) as launch:
             for future in [pool.submit(work, launch) for _ in range(self.at_once)]:
                 future.result()
 

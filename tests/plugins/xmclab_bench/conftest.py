@@ -1,10 +1,14 @@
-"""A comparison made by hand."""
+"""A comparison made by hand; and `planted`, which tests of this folder import."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.append(str(Path(__file__).parent))
 
 METRICS = {"P@1": (40.0, 30.0), "PSP@1": (20.0, 25.0)}
 APART = {"value": 1.0, "low": 0.5, "high": 1.75, "p": 0.01}

@@ -66,12 +66,12 @@ def spec_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _in_this_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Cells train in this process, which spares them the start of Python; `processes` tests are real."""
     if "processes" not in request.keywords:
-        monkeypatch.setattr(runner, "_processes", trainer_in_this_process)
+        monkeypatch.setattr(runner, "processes", trainer_in_this_process)
 
 
 @contextlib.contextmanager
 def trainer_in_this_process(threads: int) -> Iterator[runner.Launch]:
-    def launch(command: Sequence[str], log: Path) -> int:
+    def launch(command: Sequence[str], log: Path, stop: runner.Watch | None = None) -> int:
         *overrides, _, folder = command[command.index("run") + 1 :]
         log.touch()
         train(resolve(overrides, default_registry()), Path(folder), Console(quiet=True))
@@ -85,7 +85,7 @@ def cells(spec_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The finished cells of the spec."""
     folder = tmp_path_factory.mktemp("cells")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "_processes", trainer_in_this_process)
+        patch.setattr(runner, "processes", trainer_in_this_process)
         result = bench(spec_file, folder)
     assert not result["left_out"]
     return folder
@@ -281,9 +281,9 @@ def test_cells_share_the_cores_that_there_are_and_that_are_wanted(
     @contextlib.contextmanager
     def processes(threads: int) -> Iterator[runner.Launch]:
         told.append(threads)
-        yield lambda command, log: 0
+        yield lambda command, log, stop=None: 0
 
-    monkeypatch.setattr(runner, "_processes", processes)
+    monkeypatch.setattr(runner, "processes", processes)
     monkeypatch.setenv("OMP_NUM_THREADS", wanted)
     runner.run_jobs([], at_once, Console(quiet=True))
     assert told == [threads or len(os.sched_getaffinity(0))]
@@ -299,14 +299,14 @@ def test_equal_time_gives_the_slower_row_fewer_epochs(spec_file: Path, tmp_path:
 
 
 def test_rows_that_cannot_be_timed_are_listed_whole(spec_file: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    def launch_all_but_pol(command: Sequence[str], log: Path) -> int:
+    def launch_all_but_pol(command: Sequence[str], log: Path, stop: runner.Watch | None = None) -> int:
         if "reduction=pol" in command:
             log.write_text("error: out of order\n")
             return 5
         with trainer_in_this_process(1) as launch:
             return launch(command, log)
 
-    monkeypatch.setattr(runner, "_processes", lambda threads: contextlib.nullcontext(launch_all_but_pol))
+    monkeypatch.setattr(runner, "processes", lambda threads: contextlib.nullcontext(launch_all_but_pol))
     document = bench(spec_file, tmp_path / "cells", "epochs=1", "budget=time", "measures=epochs")
     assert [group["name"] for group in document["groups"]] == ["PSL"]
     assert [(each["name"], each["seed"], each["reason"]) for each in document["left_out"]] == [
