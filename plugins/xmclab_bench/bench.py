@@ -8,9 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from xmclab.host import Config, Registry, resolve
+from xmclab.host import Config, Registry, exception_line, resolve
+from xmclab_bench.baselines import measured
 from xmclab_bench.cells import Keys
-from xmclab_bench.document import Document, Group, Wanted, compare
+from xmclab_bench.document import Baselines, Document, Group, Wanted, compare
 from xmclab_bench.run_folder import read_run
 from xmclab_bench.runner import run_jobs
 from xmclab_bench.spec import Cell, LeftOut, Spec, resolve_cells
@@ -35,6 +36,7 @@ def run_bench(spec: Spec, registry: Registry, cells: Path, console: Console, at_
         cells: the folder of cached runs.
         at_once: processes in parallel.
     """
+    fingerprint = spec.fingerprint
     spec = replace(spec, base=(*CELL, *spec.base))
     found, refused = resolve_cells(spec, registry)
     keys = Keys()
@@ -56,8 +58,22 @@ def run_bench(spec: Spec, registry: Registry, cells: Path, console: Console, at_
             for each in (*refused, *failures)
         ],
         spec.columns,
+        spec.reference,
+        fingerprint,
+        _baselines([job.cell for job in jobs if job.done], registry, keys, cells, console),
     )
     return Result(compare(_groups(jobs), wanted), failures)
+
+
+def _baselines(
+    cells: Sequence[Cell], registry: Registry, keys: Keys, folder: Path, console: Console
+) -> list[Baselines]:
+    """The baselines that the spec asks for; none, and a note, if they cannot be measured."""
+    try:
+        return measured((resolve(cell.overrides[len(CELL) :], registry) for cell in cells), keys, folder)
+    except Exception as error:  # a comparison that took hours does not fail for them
+        console.print(f"no baselines: {exception_line(error)}", style="dim", markup=False, highlight=False)
+        return []
 
 
 def _groups(jobs: Sequence[Job]) -> list[Group]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 TERMINATED = 143
 METRICS = "P@1,P@3,P@5,PSP@1,PSP@3,PSP@5"
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace another comparison in the output folder.")]
 
 
 def bench(
@@ -34,11 +37,13 @@ def bench(
     cells: Annotated[Path, typer.Option("--cells", metavar="DIR", help="Folder of cached runs.")] = Path("runs/cells"),
     list_specs: Annotated[bool, typer.Option("--list", help="List the named specs.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells; run nothing.")] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Compare: train every cell of a spec, test the differences, write tables and a page."""
     from xmclab.host import default_registry
     from xmclab_bench.spec import load_spec, named_specs
+    from xmclab_bench.write import refuse_another
 
     if list_specs:
         print_files(named_specs(), as_json)
@@ -52,7 +57,10 @@ def bench(
     if dry_run:
         _list_cells(declared, registry)
     else:
-        _run(declared, registry, jobs, out or Path("runs") / f"bench-{declared.name}", cells, as_json)
+        folder = out or Path("runs") / f"bench-{declared.name}"
+        if not overwrite:
+            refuse_another(folder, declared.fingerprint)  # before anything trains
+        _run(declared, registry, jobs, folder, cells, overwrite, as_json)
 
 
 def _list_cells(spec: Spec, registry: Registry) -> None:
@@ -68,7 +76,7 @@ def _list_cells(spec: Spec, registry: Registry) -> None:
         note(f"skipped: {refusal.cell.row}, seed {refusal.cell.seed}: {refusal.reason}")
 
 
-def _run(spec: Spec, registry: Registry, jobs: int, out: Path, cells: Path, as_json: bool) -> None:
+def _run(spec: Spec, registry: Registry, jobs: int, out: Path, cells: Path, overwrite: bool, as_json: bool) -> None:
     from rich.console import Console
 
     from xmclab_bench.bench import run_bench
@@ -81,7 +89,8 @@ def _run(spec: Spec, registry: Registry, jobs: int, out: Path, cells: Path, as_j
         result = run_bench(spec, registry, cells, Console(file=sys.stderr), jobs)
     finally:
         signal.signal(signal.SIGTERM, before)
-    _show(result.document, write_report(result.document, out), as_json)
+    document = _stamped(result.document)
+    _show(document, write_report(document, out, overwrite), as_json)
     if result.failures:
         raise typer.Exit(result.failures[0].exit_code)
 
@@ -100,6 +109,7 @@ def report(
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="A,B", help=f"Metrics to show; default: {METRICS}.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Show runs side by side: the same tables and page as a bench; runs that differ only in their seed share a row.
@@ -112,8 +122,8 @@ def report(
 
     files = [file for source in sources if (file := document_at(source)) is not None]
     if not files:
-        document = compare_folders(sources, (metrics or METRICS).split(","))
-        _show(document, write_report(document, out or Path("report")), as_json)
+        document = _stamped(compare_folders(sources, (metrics or METRICS).split(",")))
+        _show(document, write_report(document, out or Path("report"), overwrite), as_json)
         return
     if len(sources) > 1:
         raise ConfigError(
@@ -124,7 +134,13 @@ def report(
             Problem("--metrics", "a document has its own metrics", "drop the option, or give run folders")
         )
     document = read_document(files[0])
-    _show(document, write_page(document, out or files[0].parent), as_json)
+    _show(document, write_page(document, out or files[0].parent, overwrite), as_json)
+
+
+def _stamped(document: Document) -> Document:
+    """The document with the command that was typed, and the date."""
+    command = shlex.join(["xmclab", *sys.argv[1:]])
+    return {**document, "command": command, "date": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 def _show(document: Document, page: Path, as_json: bool) -> None:

@@ -12,6 +12,7 @@ searches: [de, clf, de+clf]
 metrics: [P@1, P@5, PSP@1, PSP@5]
 measures: [train, memory, pool]           what is shown beside the metrics, of `xmclab_bench.run_folder.MEASURES`
 target: P@1=40                            for the measure `target`: training seconds until a search reaches it
+reference: SC; SC                         the row that differences are shown against; by default the best
 budget: steps                             or `time`: as many epochs as take the time of the first row
 
 Rows, and the values of the grid, are combined; a combination that no config allows (a binary loss under a softmax
@@ -20,10 +21,12 @@ reduction) is skipped and listed, unless that leaves a row or a value without an
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -41,7 +44,9 @@ METRICS = tuple(f"{kind}@{k}" for kind in ("P", "PSP", "nDCG", "PSnDCG") for k i
     f"{kind}@{k}" for kind in ("R", "PSR") for k in (10, 100)
 )
 BUDGETS = ("steps", "time")
-KEYS = ("base", "rows", "grid", "columns", "searches", "metrics", "measures", "target", "budget")
+KEYS = ("base", "rows", "grid", "columns", "searches", "metrics", "measures", "target", "budget", "reference")
+
+ONLY_SHOWN = ("title", "searches", "metrics", "measures", "target", "notes", "reference")
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,13 @@ class Spec:
     target: tuple[str, float] | None
     budget: Literal["steps", "time"]
     notes: tuple[str, ...] = ()  # overrides that some rows ignore
+    reference: str = ""  # the row that others are compared with; empty: the best
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for specs of the same cells."""
+        decides = {name: value for name, value in asdict(self).items() if name not in ONLY_SHOWN}
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:20]
 
     def cells(self) -> Iterator[Cell]:
         """Every combination, rows outermost and seeds innermost."""
@@ -104,7 +116,7 @@ def load_spec(name: str, overrides: Sequence[str]) -> Spec:
     """The spec of this name or file, changed by what was typed.
 
     `KEY=a,b` with a key of the grid (or `seed`) replaces its values; `metrics=`, `searches=`, `columns=`, `measures=`,
-    `target=` and `budget=` replace those of the spec; anything else is an override of every cell.
+    `target=`, `budget=` and `reference=` replace those of the spec; anything else is an override of every cell.
 
     Raises:
         ConfigError: with every problem of the spec.
@@ -242,7 +254,11 @@ class _Reader:
             target=self._target(),
             budget="time" if self._names("budget", BUDGETS, ("steps",)) == ("time",) else "steps",
             notes=tuple(self.notes),
+            reference=self._text("reference"),
         )
+        rows = {cell.row for cell in spec.cells()} if not self.problems else {spec.reference}
+        if spec.reference and spec.reference not in rows:
+            self._wrong("reference", f"there is no row {spec.reference!r}", did_you_mean(spec.reference, rows))
         if not self.rows and set(self.grid) == {SEED}:
             self.problems.append(Problem(str(self.path), "declares nothing to compare", "add rows or a grid"))
         if TARGET in spec.measures and spec.target is None:
@@ -266,6 +282,11 @@ class _Reader:
             self._wrong(key, "takes one value")
             return default
         return values[0]
+
+    def _text(self, key: str) -> str:
+        """As typed: the name of a row may have commas."""
+        entry, _ = self.values.get(key, (None, ()))
+        return str(entry.value) if entry and entry.value is not None else ""
 
     def _target(self) -> tuple[str, float] | None:
         text = self._one("target", "")
