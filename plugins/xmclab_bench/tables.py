@@ -119,7 +119,8 @@ def footnote(document: Document) -> str:
 def print_document(console: Console, document: Document) -> None:
     """The verdict, the table, its footnote, and what is missing from it."""
     content = sheet(document)
-    console.print(" ".join(document["verdict"]["sentences"]), markup=False, highlight=False)
+    for sentence in document["verdict"]["sentences"]:
+        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     table = Table(
         title=document["title"], title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
     )

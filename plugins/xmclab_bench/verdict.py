@@ -21,7 +21,7 @@ from typing import Any, Literal
 from xmclab_bench.statistics import Difference, holm
 
 SIGNIFICANT = 0.05
-MOST_NAMED = 4  # differences listed one by one; more are told as one range
+MOST_NAMED = 4  # differences listed one by one; more become one range
 
 Status = Literal["better", "luck", "reversed", "tied"]
 ENDINGS: Mapping[Status, str] = {
@@ -59,11 +59,12 @@ def _headline(document: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]
     metric = next(iter(document["metrics"]), "")
     having = Counter(row["search"] for row in document["rows"] if metric in row["metrics"])
     search = max(reversed(having), key=having.__getitem__, default="")
-    sentences = []
-    for each in verdicts:
-        if (each["search"], each["metric"]) == (search, metric):
-            where = f"{document['columns'] or 'column'}={each['column']}: " if each["column"] else ""
-            sentences += [f"{where}{sentence}" for sentence in each["sentences"]]
+    sentences = [
+        sentence
+        for each in verdicts
+        if (each["search"], each["metric"]) == (search, metric)
+        for sentence in each["sentences"]
+    ]
     return {"search": search, "metric": metric, "sentences": sentences or ["There are no results to compare yet."]}
 
 
@@ -111,14 +112,16 @@ def _verdict(document: Mapping[str, Any], column: str, search: str, metric: str)
         told = []
     elif len(place.rows) == 1:
         told = [f"{_told(leader)} is the only row"]
-    elif single or not tested:
+    elif single:
         seeds = "one seed" if len(single) == len(place.rows) else f"one seed of {_rows(single)}"
-        why = f"with {seeds} nothing can be called better" if single else "the rows were not tested against each other"
-        told = [f"{_told(leader)} has the highest, {place.rows[leader]['mean']:.2f}, but {why}"]
+        told = [f"{_highest(place, leader)}, but with {seeds} nothing can be called better"]
+    elif not tested:
+        told = [f"{_highest(place, leader)}, but the rows were not tested against each other"]
     else:
         best, told = _compared(place, tested)
     if told:
-        told = [f"{metric} of {search}: {told[0]}", *told[1:], *_reservations(document, place, tested, column)]
+        where = f"{document['columns'] or 'column'}={column}, " if column else ""
+        told = [f"{where}{metric} of {search}: {told[0]}", *told[1:], *_reservations(document, place, tested, column)]
     sentences = [f"{text}." for text in told]
     return {
         "column": column,
@@ -178,6 +181,10 @@ def _compared(place: _Place, tested: Sequence[str]) -> tuple[str | None, list[st
         told[:2] = [f"{told[0]}; {told[1]}"]
     best = len(group) == 1 and len(patterns.get(clear, ())) == len(place.rows) - 1
     return leader if best else None, told
+
+
+def _highest(place: _Place, leader: str) -> str:
+    return f"{_told(leader)} has the highest, {place.rows[leader]['mean']:.2f}"
 
 
 def _tied(place: _Place, group: Sequence[str], ahead: Sequence[tuple[str, str]], others: bool) -> list[str]:

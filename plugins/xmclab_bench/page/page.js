@@ -418,7 +418,7 @@ function drawCharts() {
 
 document.getElementById("footnote").textContent = report.footnote;
 const unfinished = report.groups.filter(group => group.state !== "finished").length;
-document.getElementById("hint").textContent = "Click a heading to sort; hover over a number to see its seeds."
+document.getElementById("hint").textContent = "Click a heading to sort; hover over a number to see its seeds. The selectors filter the table and the charts; a chart shows one metric and search at a time."
   + (unfinished ? ` ${unfinished} of ${report.groups.length} rows are unfinished: they show their latest evaluation.` : "");
 drawControls();
 drawTable();
