@@ -45,7 +45,7 @@ bench-pml: install  ## cost of the losses of pytorch-metric-learning: benchmarks
 	$(BIN)/python benchmarks/pml/cost.py
 
 RESULTS := benchmarks/results
-BENCH := $(BIN)/xmclab bench
+BENCH := $(BIN)/xmclab bench --overwrite
 MINILM := data=runs/languages encoder=hf encoder.model=minilm head.de.dim=384 head.clf.dim=384 \
 	sampler.batch_size=256 refresh_every=1 seed=0
 bench-results: install  ## the comparisons of docs/comparisons.md: hours; a second run only makes the reports again

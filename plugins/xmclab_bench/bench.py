@@ -9,9 +9,10 @@ from typing import Any
 
 from rich.console import Console
 
-from xmclab.host import Config, Registry, resolve
+from xmclab.host import Config, Registry, exception_line, resolve
+from xmclab_bench.baselines import measured
 from xmclab_bench.cells import Keys
-from xmclab_bench.document import Document, Group, Wanted, compare
+from xmclab_bench.document import Baselines, Document, Group, Wanted, compare
 from xmclab_bench.run_folder import read_run
 from xmclab_bench.runner import run_jobs
 from xmclab_bench.spec import Cell, LeftOut, Spec, resolve_cells
@@ -47,6 +48,7 @@ def run_bench(
         cells: the folder of cached runs.
         at_once: processes in parallel.
     """
+    fingerprint = spec.fingerprint
     spec = replace(spec, base=(*CELL, *spec.base))
     found, refused = resolve_cells(spec, registry)
     keys = Keys()
@@ -71,9 +73,12 @@ def run_bench(
             for each in (*refused, *failures)
         ],
         spec.columns,
+        spec.reference,
+        fingerprint,
+        _baselines([job.cell for job in jobs if job.done], registry, keys, cells, console),
+        searched,
     )
-    document = compare(_groups(jobs), wanted)
-    return Result({**document, "tuning": searched}, failures)
+    return Result(compare(_groups(jobs), wanted), failures)
 
 
 def _tuned(
@@ -98,6 +103,17 @@ def _tuned(
     tuned = [(cell, resolve(cell.overrides, registry)) for cell in every]
     beside = [(replace(cell, row=f"{cell.row}, as shipped"), config) for cell, config in shipped]
     return [*tuned, *(beside if tuning.shipped else [])], searched
+
+
+def _baselines(
+    cells: Sequence[Cell], registry: Registry, keys: Keys, folder: Path, console: Console
+) -> list[Baselines]:
+    """The baselines that the spec asks for; none, and a note, if they cannot be measured."""
+    try:
+        return measured((resolve(cell.overrides[len(CELL) :], registry) for cell in cells), keys, folder)
+    except Exception as error:  # a comparison that took hours does not fail for them
+        console.print(f"no baselines: {exception_line(error)}", style="dim", markup=False, highlight=False)
+        return []
 
 
 def _groups(jobs: Sequence[Job]) -> list[Group]:

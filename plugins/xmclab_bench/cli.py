@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,11 +20,13 @@ from xmclab.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     from xmclab.host import Registry
+    from xmclab_bench.bench import Tuning
     from xmclab_bench.document import Document
     from xmclab_bench.spec import Spec
 
 TERMINATED = 143
 METRICS = "P@1,P@3,P@5,PSP@1,PSP@3,PSP@5"
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace another comparison in the output folder.")]
 
 
 def bench(
@@ -43,11 +48,13 @@ def bench(
     shipped: Annotated[
         bool, typer.Option("--shipped", help="With --tune: also show the rows with the settings of the spec.")
     ] = False,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Compare: train every cell of a spec, test the differences, write tables and a page."""
     from xmclab.host import default_registry
     from xmclab_bench.spec import load_spec, named_specs
+    from xmclab_bench.write import refuse_another
 
     if list_specs:
         print_files(named_specs(), as_json)
@@ -57,12 +64,16 @@ def bench(
     declared = load_spec(spec, overrides or [])
     for text in declared.notes:
         note(text)
+    declared = replace(declared, tune=bool(trials))
     registry = default_registry()
     if dry_run:
         _list_cells(declared, registry)
     else:
-        out = out or Path("runs") / f"bench-{declared.name}"
-        _run(declared, registry, jobs, out, cells, as_json, trials, shipped)
+        folder = out or Path("runs") / f"bench-{declared.name}"
+        if not overwrite:
+            refuse_another(folder, declared.fingerprint)  # before anything trains
+        tuning = _tuning(trials, folder, shipped)
+        _run(declared, registry, jobs, folder, cells, overwrite, as_json, tuning)
 
 
 def _list_cells(spec: Spec, registry: Registry) -> None:
@@ -84,23 +95,32 @@ def _run(
     jobs: int,
     out: Path,
     cells: Path,
+    overwrite: bool,
     as_json: bool,
-    trials: int = 0,
-    shipped: bool = False,
+    tuning: Tuning | None,
 ) -> None:
     from rich.console import Console
 
-    from xmclab_bench.bench import Tuning, run_bench
+    from xmclab_bench.bench import run_bench
     from xmclab_bench.write import write_report
 
-    if trials:
-        needs_tune()
-    tuning = Tuning(trials, out / "journal.log", shipped) if trials else None
     with ended_by_sigterm():
         result = run_bench(spec, registry, cells, Console(file=sys.stderr), jobs, tuning)
-    _show(result.document, write_report(result.document, out), as_json)
+    document = _stamped(result.document)
+    _show(document, write_report(document, out, overwrite), as_json)
     if result.failures:
         raise typer.Exit(result.failures[0].exit_code)
+
+
+def _tuning(trials: int, out: Path, shipped: bool) -> Tuning | None:
+    from xmclab_bench.bench import Tuning
+
+    if not trials:
+        if shipped:
+            raise ConfigError(Problem("--shipped", "has no effect without --tune"))
+        return None
+    needs_tune()
+    return Tuning(trials, out / "journal.log", shipped)
 
 
 @contextmanager
@@ -134,6 +154,7 @@ def report(
     metrics: Annotated[
         str | None, typer.Option("--metrics", metavar="A,B", help=f"Metrics to show; default: {METRICS}.")
     ] = None,
+    overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
     """Show runs side by side: the same tables and page as a bench; runs that differ only in their seed share a row.
@@ -146,8 +167,8 @@ def report(
 
     files = [file for source in sources if (file := document_at(source)) is not None]
     if not files:
-        document = compare_folders(sources, (metrics or METRICS).split(","))
-        _show(document, write_report(document, out or Path("report")), as_json)
+        document = _stamped(compare_folders(sources, (metrics or METRICS).split(",")))
+        _show(document, write_report(document, out or Path("report"), overwrite), as_json)
         return
     if len(sources) > 1:
         raise ConfigError(
@@ -158,7 +179,13 @@ def report(
             Problem("--metrics", "a document has its own metrics", "drop the option, or give run folders")
         )
     document = read_document(files[0])
-    _show(document, write_page(document, out or files[0].parent), as_json)
+    _show(document, write_page(document, out or files[0].parent, overwrite), as_json)
+
+
+def _stamped(document: Document) -> Document:
+    """The document with the command that was typed, and the date."""
+    command = shlex.join(["xmclab", *sys.argv[1:]])
+    return {**document, "command": command, "date": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 def _show(document: Document, page: Path, as_json: bool) -> None:

@@ -1,13 +1,20 @@
 """The document that all reports are made from: rows of runs, their numbers, and which differences are real.
 
-{"name", "title", "metrics", "searches", "measures", "target", "budget", "columns", "seeds",
+{"name", "title", "metrics", "searches", "measures", "target", "budget", "columns", "seeds", "command", "date",
+ "reference",                                                      the row to compare with; empty: the best
+ "fingerprint",                                                    equal if the same comparison is repeated
+ "verdict":  {"search", "metric", "sentences"},                    what was found, in words: the headline
+ "verdicts": [{"column", "search", "metric", "leader", "best", "sentences"}],      best: better than every other row
  "data":     [{"name", "sha256", "train", "test", "labels"}],      one, unless runs of several are shown
  "environment",                                                    of the first run
  "rows":     [{"name", "column", "search", "metrics": {P@1: {"mean", "sd", "values", "best"}}, "bands", "target"}],
+ "baselines": [{"name", "data", "metrics"}],                       untrained; data: its sha256
  "groups":   [{"name", "column", "seeds", "epochs", "state", "measures", "curves", "pool", "differs"}],   all searches
  "tests":    [{"search", "column", "metric", "a", "b", "value", "low", "high", "p"}],      a, b: rows of a search
  "heads":    [{"name", "column", "metric", "a", "b", "value", "low", "high", "p"}],        a, b: searches of a row
- "left_out": [{"name", "column", "seed", "reason"}]}                             cells that failed or cannot exist
+ "left_out": [{"name", "column", "seed", "reason"}],                             cells that failed or cannot exist
+ "tuning":   {"trials", "metric", "search",                                      null if rows were not tuned
+              "rows": [{"name", "column", "chosen", "scores", "curve": [{"n", "median", "low", "high"}]}]}}
 
 All values are JSON values, numbers unrounded.
 """
@@ -25,14 +32,19 @@ from typing import Any
 
 from xmclab.errors import DataError, Problem
 from xmclab_bench.run_folder import CONFIG, TARGET, Run
-from xmclab_bench.statistics import Points, difference, drawn, flipped, holm
+from xmclab_bench.statistics import Points, difference, drawn, flipped
+from xmclab_bench.verdict import judged
 
-SIGNIFICANT = 0.05
 DOCUMENT = "document.json"
 KEYS = (
     *("name", "title", "metrics", "searches", "measures", "target", "budget", "columns", "seeds"),
     *("data", "environment", "rows", "groups", "tests", "heads", "left_out"),
 )
+LATER: Mapping[str, Any] = {  # keys that documents of earlier versions lack
+    **dict.fromkeys(("reference", "fingerprint", "command", "date"), ""),
+    "baselines": [],
+    "tuning": None,
+}
 Document = dict[str, Any]
 
 
@@ -43,6 +55,14 @@ class Group:
     name: str
     column: str
     runs: Sequence[Run]
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """The metrics of untrained baselines on the test queries of a data set."""
+
+    data: str  # its sha256
+    metrics: Mapping[str, Mapping[str, float]]  # by name
 
 
 @dataclass(frozen=True)
@@ -58,14 +78,17 @@ class Wanted:
     budget: str = "steps"
     left_out: Sequence[Mapping[str, Any]] = field(default_factory=list)
     columns: str = ""  # the key whose values are the columns
+    reference: str = ""  # the row to compare with; empty: the best
+    fingerprint: str = ""
+    baselines: Sequence[Baselines] = ()
+    tuning: Mapping[str, Any] | None = None
 
 
 def compare(groups: Sequence[Group], wanted: Wanted) -> Document:
     """The comparison of these groups."""
     rows = [row for group in groups for search in wanted.searches if (row := _row(group, search, wanted)) is not None]
-    tests = list(_tests(groups, wanted))
-    _mark_best(rows, tests, wanted.metrics)
-    return {
+    found: Document = {
+        **LATER,
         "name": wanted.name,
         "title": wanted.title,
         "metrics": list(wanted.metrics),
@@ -77,14 +100,32 @@ def compare(groups: Sequence[Group], wanted: Wanted) -> Document:
         "seeds": sorted({run.seed for group in groups for run in group.runs}),
         "data": list(_data_of(groups).values()),
         "environment": next((run.environment for group in groups for run in group.runs if run.environment), {}),
+        "reference": wanted.reference,
+        "fingerprint": wanted.fingerprint,
         "rows": rows,
+        "baselines": list(_baselines(wanted)),
         "groups": [
             _group(group, wanted, differing) for group, differing in zip(groups, _differing(groups), strict=True)
         ],
-        "tests": tests,
+        "tests": list(_tests(groups, wanted)),
         "heads": list(_heads(groups, wanted)),
         "left_out": list(wanted.left_out),
+        "tuning": wanted.tuning,
     }
+    return judged(found)
+
+
+def _baselines(wanted: Wanted) -> Iterable[dict[str, Any]]:
+    """The baselines of every data set, each once."""
+    first: dict[tuple[str, str], Mapping[str, float]] = {}
+    for some in wanted.baselines:
+        for name, metrics in some.metrics.items():
+            first.setdefault((some.data, name), metrics)
+    for (data, name), metrics in first.items():
+        shown = {
+            metric: {**summary_of([metrics[metric]]), "best": False} for metric in wanted.metrics if metric in metrics
+        }
+        yield {"name": name, "data": data, "metrics": shown}
 
 
 def document_at(path: Path) -> Path | None:
@@ -109,8 +150,13 @@ def read_document(file: Path) -> Document:
     if missing:
         hint = f"missing: {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}"
         raise DataError(Problem(str(file), f"not a {DOCUMENT} of a bench or report", hint))
-    found: Document = document
-    return found
+    return completed(document)
+
+
+def completed(document: Document) -> Document:
+    """The document with the keys that an earlier version did not write."""
+    found = {**LATER, **document}
+    return found if "verdicts" in found else judged(found)
 
 
 def _data_of(groups: Sequence[Group]) -> dict[str, Any]:
@@ -247,30 +293,6 @@ def _differences(points: Mapping[str, Sequence[Points]], same_seeds: bool) -> It
 def _points(group: Group, search: str, metrics: Sequence[str]) -> list[Points]:
     found = [points for run in group.runs if (points := run.points(search)) is not None]
     return [points.of([metric for metric in metrics if metric in points.metrics]) for points in found]
-
-
-def _mark_best(rows: Sequence[dict[str, Any]], tests: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> None:
-    """Mark the best row of a column, search and metric, if it differs from every other row of them.
-
-    Rows with a single seed are never marked: variation between seeds is unknown.
-    """
-    rivals: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        rivals[row["column"], row["search"]].append(row)
-    for (column, search), some in rivals.items():
-        for metric in metrics:
-            shown = [row for row in some if metric in row["metrics"]]
-            if len(shown) < 2 or any(row["metrics"][metric]["sd"] is None for row in shown):
-                continue
-            best = max(shown, key=lambda row: row["metrics"][metric]["mean"])
-            ours = [
-                test["p"]
-                for test in tests
-                if (test["column"], test["search"], test["metric"]) == (column, search, metric)
-                and best["name"] in (test["a"], test["b"])
-            ]
-            if len(ours) == len(shown) - 1 and max(holm(ours)) < SIGNIFICANT:
-                best["metrics"][metric]["best"] = True
 
 
 def _differing(groups: Sequence[Group]) -> list[dict[str, Any]]:

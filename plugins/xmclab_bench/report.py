@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from xmclab.errors import ConfigError, Problem, did_you_mean
-from xmclab_bench.document import Document, Group, Wanted, compare
+from xmclab_bench.document import Baselines, Document, Group, Wanted, compare
 from xmclab_bench.run_folder import Run, read_run
 
 MEASURES = ("train", "memory", "pool", "positives")
 
 
 def compare_folders(folders: Sequence[Path], metrics: Sequence[str]) -> Document:
-    """The comparison of these runs; runs that differ only in their seed share a row.
+    """The comparison of these runs; runs that differ only in their seed share a row, repeated ones do not.
 
     Raises:
         ConfigError: no run has one of the metrics.
@@ -27,14 +29,28 @@ def compare_folders(folders: Sequence[Path], metrics: Sequence[str]) -> Document
         raise ConfigError(
             *(Problem("--metrics", f"no run has {name!r}", did_you_mean(name, known)) for name in unknown)
         )
-    by_config: dict[str, list[Run]] = {}
-    for run in runs:
-        tree = {key: value for key, value in run.config.items() if key != "seed"}
-        by_config.setdefault(json.dumps(tree, sort_keys=True), []).append(run)
-    groups = [Group(_name(some, runs), "", some) for some in by_config.values()]
+    groups = [Group(_name(some, runs), "", some) for some in _shared_rows(runs)]
     searches = list(dict.fromkeys(search for run in runs for search in run.metrics))
     title = groups[0].name if len(groups) == 1 else f"{len(groups)} runs"
-    return compare(groups, Wanted("report", title, metrics, searches, MEASURES))
+    baselines = [
+        Baselines(run.document["data"]["sha256"], run.document.get("baselines", {})) for run in runs if run.document
+    ]
+    paths = sorted(str(run.folder.resolve()) for run in runs)
+    fingerprint = hashlib.sha256(json.dumps(paths).encode()).hexdigest()[:20]
+    wanted = Wanted("report", title, metrics, searches, MEASURES, fingerprint=fingerprint, baselines=baselines)
+    return compare(groups, wanted)
+
+
+def _shared_rows(runs: Sequence[Run]) -> list[list[Run]]:
+    """The runs of each row; the second run of a config and seed begins another row."""
+    rows: dict[tuple[str, int], list[Run]] = {}
+    seen: Counter[str] = Counter()
+    for run in runs:
+        config = json.dumps(run.config, sort_keys=True)
+        of_any_seed = json.dumps({key: value for key, value in run.config.items() if key != "seed"}, sort_keys=True)
+        rows.setdefault((of_any_seed, seen[config]), []).append(run)
+        seen[config] += 1
+    return list(rows.values())
 
 
 def _name(group: Sequence[Run], runs: Sequence[Run]) -> str:

@@ -16,6 +16,7 @@ searches: [de, clf, de+clf]
 metrics: [P@1, P@5, PSP@1, PSP@5]
 measures: [train, memory, pool]           what is shown beside the metrics, of `xmclab_bench.run_folder.MEASURES`
 target: P@1=40                            for the measure `target`: training seconds until a search reaches it
+reference: SC; SC                         the row that differences are shown against; by default the best
 budget: steps                             or `time`: as many epochs as take the time of the first row
 
 Rows, and the values of the grid, are combined; a combination that no config allows (a binary loss under a softmax
@@ -24,16 +25,18 @@ reduction) is skipped and listed, unless that leaves a row or a value without an
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from xmclab.errors import ConfigError, Problem, did_you_mean
 from xmclab.host import SHORTHANDS
-from xmclab.host.recipes import Entry, is_file_name, read_recipe, summary
+from xmclab.host.recipes import Entry, Value, is_file_name, read_recipe, summary
 from xmclab_bench.run_folder import MEASURES, TARGET
 
 if TYPE_CHECKING:
@@ -47,7 +50,9 @@ METRICS = tuple(f"{kind}@{k}" for kind in ("P", "PSP", "nDCG", "PSnDCG") for k i
 )
 BUDGETS = ("steps", "time")
 GROUPS = ("rows", "tuned", "space", "grid")  # keys that hold others
-KEYS = ("base", "rows", "tuned", "space", "grid", "columns", "searches", "metrics", "measures", "target", "budget")
+KEYS = ("base", *GROUPS, "columns", "searches", "metrics", "measures", "target", "budget", "reference")
+
+ONLY_SHOWN = ("title", "searches", "metrics", "measures", "target", "notes", "reference")
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,16 @@ class Spec:
     target: tuple[str, float] | None
     budget: Literal["steps", "time"]
     notes: tuple[str, ...] = ()  # overrides that some rows ignore
+    reference: str = ""  # the row that others are compared with; empty: the best
     tuned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by row: settings chosen on validation
-    space: tuple[Entry, ...] = ()
+    space: Mapping[str, Value] = field(default_factory=dict)  # what tuning tries; empty: what the options declare
+    tune: bool = False  # rows are tuned before they are compared
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for specs of the same cells."""
+        decides = {name: value for name, value in asdict(self).items() if name not in ONLY_SHOWN}
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:20]
 
     def cells(self) -> Iterator[Cell]:
         """Every combination, rows outermost and seeds innermost."""
@@ -113,7 +126,7 @@ def load_spec(name: str, overrides: Sequence[str]) -> Spec:
     """The spec of this name or file, changed by what was typed.
 
     `KEY=a,b` with a key of the grid (or `seed`) replaces its values; `metrics=`, `searches=`, `columns=`, `measures=`,
-    `target=` and `budget=` replace those of the spec; anything else is an override of every cell.
+    `target=`, `budget=` and `reference=` replace those of the spec; anything else is an override of every cell.
 
     Raises:
         ConfigError: with every problem of the spec.
@@ -187,7 +200,7 @@ class _Reader:
         self.rows: dict[str, tuple[str, ...]] = {}
         self.grid: dict[str, tuple[str, ...]] = {}
         self.tuned: dict[str, tuple[str, ...]] = {}
-        self.space: list[Entry] = []
+        self.space: dict[str, Value] = {}
         self.values: dict[str, tuple[Entry, tuple[str, ...]]] = {}
         self.notes: list[str] = []
         for entry in read_recipe(path):
@@ -211,7 +224,7 @@ class _Reader:
         elif group == "tuned" and name:
             self.tuned[name] = values
         elif group == "space" and name:
-            self.space.append(replace(entry, key=name))
+            self.space[name] = entry.value
         elif entry.key in KEYS and group not in GROUPS:
             self.values[entry.key] = entry, values
         else:
@@ -260,9 +273,13 @@ class _Reader:
             target=self._target(),
             budget="time" if self._names("budget", BUDGETS, ("steps",)) == ("time",) else "steps",
             notes=tuple(self.notes),
+            reference=self._text("reference"),
             tuned=self.tuned,
-            space=tuple(self.space),
+            space=self.space,
         )
+        rows = {cell.row for cell in spec.cells()} if not self.problems else {spec.reference}
+        if spec.reference and spec.reference not in rows:
+            self._wrong("reference", f"there is no row {spec.reference!r}", did_you_mean(spec.reference, rows))
         for row in self.tuned.keys() - self.rows.keys():
             hint = did_you_mean(row, self.rows)
             self.problems.append(Problem(f"{self.path}: tuned.{row}", "there is no such row", hint))
@@ -289,6 +306,11 @@ class _Reader:
             self._wrong(key, "takes one value")
             return default
         return values[0]
+
+    def _text(self, key: str) -> str:
+        """As typed: the name of a row may have commas."""
+        entry, _ = self.values.get(key, (None, ()))
+        return str(entry.value) if entry and entry.value is not None else ""
 
     def _target(self) -> tuple[str, float] | None:
         text = self._one("target", "")

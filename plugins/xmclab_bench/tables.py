@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from rich import box
@@ -35,6 +36,7 @@ class Value:
 class Line:
     """A row of a table: its name, search and column, and its values by heading."""
 
+    section: str  # lines of a section stand together; empty: the baselines
     labels: tuple[str, ...]
     values: Mapping[str, Value | None]
 
@@ -49,19 +51,34 @@ class Sheet:
 
 
 def sheet(document: Document) -> Sheet:
-    """The numbers of a comparison: a line for every row, column and search."""
+    """The numbers of a comparison: a line for every baseline, then for every row, column and search."""
     columns = any(row["column"] for row in document["rows"])
     labels = ("row", *((document["columns"] or "column",) if columns else ()), "search")
     measures = {(group["name"], group["column"]): group["measures"] for group in document["groups"]}
+    headings = (*document["metrics"], *(MEASURES[name].heading for name in document["measures"]))
     lines = []
+    for baseline in baselines(document):
+        of_metric = {metric: _value(baseline["metrics"].get(metric), 2) for metric in document["metrics"]}
+        blank = ("",) * (len(labels) - 1)
+        lines.append(Line("", (baseline["name"], *blank), dict.fromkeys(headings) | of_metric))
     for row in document["rows"]:
         values = {metric: _value(row["metrics"].get(metric), 2) for metric in document["metrics"]}
         of_group = measures[row["name"], row["column"]]
         told = {**of_group, TARGET: row["target"]}
         values |= {MEASURES[name].heading: _value(told[name], 1) for name in document["measures"]}
         names = (row["name"], *((row["column"],) if columns else ()), row["search"])
-        lines.append(Line(names, values))
-    return Sheet(labels, (*document["metrics"], *(MEASURES[name].heading for name in document["measures"])), lines)
+        lines.append(Line(row["name"], names, values))
+    return Sheet(labels, headings, lines)
+
+
+def baselines(document: Document) -> list[dict[str, Any]]:
+    """The baselines, named by their data too if there are several data sets."""
+    data = {each["sha256"]: each["name"] for each in document["data"]}
+    several = len({each["data"] for each in document["baselines"]}) > 1
+    return [
+        {**each, "name": f"{each['name']} ({data.get(each['data'], each['data'])})" if several else each["name"]}
+        for each in document["baselines"]
+    ]
 
 
 def _value(found: Mapping[str, Any] | None, digits: int) -> Value | None:
@@ -83,6 +100,11 @@ def footnote(document: Document) -> str:
         rivals = "every other row of its search"
         rivals += " that finished" if document["left_out"] else ""
         parts.append(f"Bold or *: better than {rivals} (paired tests, Holm, p < 0.05).")
+    if document["baselines"]:
+        names = dict.fromkeys(each["name"] for each in document["baselines"])
+        parts.append(f"Untrained, and not tested: {', '.join(names)}.")
+    if document["tuning"] is None:
+        parts.append("Settings as given, not tuned.")
     epochs = sorted({group["epochs"] for group in document["groups"]})
     if document["budget"] == "time":
         parts.append("Budget: about the same time; epochs chosen after timing one of each row.")
@@ -95,8 +117,10 @@ def footnote(document: Document) -> str:
 
 
 def print_document(console: Console, document: Document) -> None:
-    """The table, its footnote, and what is missing from it."""
+    """The verdict, the table, its footnote, and what is missing from it."""
     content = sheet(document)
+    for sentence in document["verdict"]["sentences"]:
+        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
     table = Table(
         title=document["title"], title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
     )
@@ -104,10 +128,10 @@ def print_document(console: Console, document: Document) -> None:
         table.add_column(label, no_wrap=True)
     for heading in content.headings:
         table.add_column(heading, justify="right", no_wrap=True)
-    for line, following in zip(content.lines, [*content.lines[1:], None], strict=True):
+    for line, following in zip_longest(content.lines, content.lines[1:]):
         mark = "[bold]{}[/]" if console.is_terminal else "*{}"
         cells = [_marked(line.values[heading], mark) for heading in content.headings]
-        last = following is not None and following.labels[0] != line.labels[0]
+        last = following is not None and following.section != line.section
         table.add_row(*map(escape, line.labels), *cells, end_section=last)
     console.print(table)
     console.print(footnote(document), style="dim", highlight=False)
@@ -148,7 +172,8 @@ def markdown(document: Document) -> str:
     ]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
     notes = "".join(f"\n{text}\n" for text in remarks(document))
-    return f"## {document['title']}\n\n{table}\n\n{footnote(document)}\n{notes}"
+    verdict = " ".join(document["verdict"]["sentences"])
+    return f"## {document['title']}\n\n{verdict}\n\n{table}\n\n{footnote(document)}\n{notes}"
 
 
 def latex(document: Document) -> str:
@@ -156,11 +181,11 @@ def latex(document: Document) -> str:
     content = sheet(document)
     head = " & ".join(_tex(name) for name in (*content.labels, *content.headings))
     body = []
-    for line, before in zip(content.lines, [None, *content.lines[:-1]], strict=True):
-        if before is not None and before.labels[0] != line.labels[0]:
-            body.append("\\midrule")
+    for line, following in zip_longest(content.lines, content.lines[1:]):
         cells = _cells(line, content, "\\textbf{{{}}}", " $\\pm$ ")
         body.append(" & ".join([*map(_tex, line.labels), *cells]) + " \\\\")
+        if following is not None and following.section != line.section:
+            body.append("\\midrule")
     return "\n".join(
         [
             "\\begin{table}",
@@ -182,7 +207,7 @@ def latex(document: Document) -> str:
 
 
 def csv_text(document: Document) -> str:
-    """Means, deviations over seeds and whether a number is the best, unrounded; a line for every row and search."""
+    """Means, deviations over seeds and whether a number is the best, unrounded; a line for every line of the sheet."""
     content = sheet(document)
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")

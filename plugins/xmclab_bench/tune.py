@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from xmclab.errors import ConfigError, Problem, did_you_mean
 from xmclab.host import Config, Registry, resolve
-from xmclab.host.recipes import is_file_name
+from xmclab.host.recipes import Entry, is_file_name
 from xmclab.system.files import new_file
 from xmclab_bench.curves import tuning_curve
 from xmclab_bench.space import Axis, declared, read_space, space_of
@@ -133,7 +133,10 @@ def _of_row(spec: Spec, config: Config) -> list[Axis]:
     if not spec.space:
         return declared(config)
     options = config.options()
-    entries = [entry for entry in spec.space if entry.key in options and config.sources.get(entry.key) != "override"]
+    tried = {key: value for key, value in spec.space.items() if config.sources.get(key) != "override"}
+    entries = [
+        Entry(key, value, spec.name, f"{spec.name}: space.{key}") for key, value in tried.items() if key in options
+    ]
     return space_of(entries, config) if entries else []
 
 
@@ -147,13 +150,14 @@ def tune_rows(
     """
     chosen: dict[tuple[str, str], tuple[str, ...]] = {}
     rows = []
-    metric, first = spec.metrics[0], {}
+    metric = spec.metrics[0]
+    first: dict[tuple[str, str], tuple[Cell, Config]] = {}
     for cell, config in cells:
         first.setdefault((cell.row, cell.column), (cell, config))
     known = {key for _, config in first.values() for key in config.options()}
-    if unknown := [entry for entry in spec.space if entry.key not in known]:
+    if unknown := [key for key in spec.space if key not in known]:
         raise ConfigError(
-            *(Problem(entry.where, "no row has such an option", did_you_mean(entry.key, known)) for entry in unknown)
+            *(Problem(f"space.{key}", "no row has such an option", did_you_mean(key, known)) for key in unknown)
         )
     for (row, column), (cell, config) in first.items():
         axes = _of_row(spec, config)

@@ -69,12 +69,9 @@ def _svg(draw: Any) -> str:
 
 
 def _history(axes: Axes, trials: Sequence[FrozenTrial], metric: str) -> None:
-    complete = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    axes.plot(
-        [trial.number for trial in complete], [trial.value for trial in complete], "o", color=COLOUR, label="trial"
-    )
-    reached = list(accumulate((trial.value or 0.0 for trial in complete), max))
-    axes.step([trial.number for trial in complete], reached, where="post", color=OTHER, label="best so far")
+    complete = {trial.number: trial.value or 0.0 for trial in trials if trial.state == TrialState.COMPLETE}
+    axes.plot(list(complete), list(complete.values()), "o", color=COLOUR, label="trial")
+    axes.step(list(complete), list(accumulate(complete.values(), max)), where="post", color=OTHER, label="best so far")
     pruned = {trial.number: trial.intermediate_values for trial in trials if trial.state == TrialState.PRUNED}
     last = {number: list(values.values())[-1] for number, values in pruned.items() if values}
     axes.plot(list(last), list(last.values()), "x", color="#7f7f7f", label="pruned, its last epoch")

@@ -8,10 +8,10 @@ const BAND_SHADES = {head: 1, torso: 0.6, tail: 0.3};
 const names = [...new Set(report.groups.map(group => group.name))];
 const columns = [...new Set(report.groups.map(group => group.column))];
 const colour = name => COLOURS[names.indexOf(name) % COLOURS.length];
-const state = {
-  metric: report.metrics[0], search: report.searches[report.searches.length - 1] || "", column: columns[0] || "",
-  against: "", sort: null, descending: true, clock: "epoch",
-};
+// What the charts show unless the reader chooses; the table shows all of them then.
+const headline = {metric: report.verdict.metric || report.metrics[0], search: report.verdict.search, column: columns[0] || ""};
+const only = {metric: "", search: "", column: "", name: ""};
+const state = {...headline, against: "", sort: null, descending: true, clock: "epoch"};
 
 // Small helpers
 
@@ -54,7 +54,9 @@ function number(value, digits = 2) {
 const chance = p => p < 0.001 ? "p < 0.001" : `p = ${p.toFixed(3)}`;
 const mean = values => values.reduce((sum, value) => sum + value, 0) / values.length;
 const groupOf = row => report.groups.find(group => group.name === row.name && group.column === row.column);
-const measured = (row, measure) => measure === "target" ? row.target : groupOf(row).measures[measure];
+const measured = (row, measure) => row.baseline ? null : measure === "target" ? row.target : groupOf(row).measures[measure];
+const verdictShown = () => report.verdicts.find(verdict =>
+  verdict.metric === state.metric && verdict.search === state.search && verdict.column === state.column);
 const rowsShown = () => report.rows.filter(row => row.column === state.column && row.search === state.search);
 const groupsShown = () => report.groups.filter(group => group.column === state.column);
 
@@ -155,19 +157,30 @@ function charts(...figures) {
 
 // Controls
 
-function choice(title, key, values, onchange = drawCharts) {
-  const select = element("select", {"data-key": key, onchange: event => { state[key] = event.target.value; onchange(); }},
+function choice(title, key, values, selected = state[key], choose = value => { state[key] = value; drawCharts(); }) {
+  const select = element("select", {"data-key": key, onchange: event => choose(event.target.value)},
     ...values.map(value => {
-      const option = element("option", {value}, value);
-      option.selected = state[key] === value;
+      const option = element("option", {value}, value || "all");
+      option.selected = selected === value;
       return option;
     }));
   return element("label", {}, title, select);
 }
 
+function filter(title, key, values) {
+  return choice(title, key, ["", ...values], "", value => {
+    only[key] = value;
+    state[key] = value || headline[key];
+    drawTable();
+    drawCharts();
+  });
+}
+
 function drawControls() {
-  const controls = [choice("metric", "metric", report.metrics), choice("search", "search", report.searches)];
-  if (columns.length > 1) controls.push(choice("column", "column", columns));
+  const controls = [filter("metric", "metric", report.metrics), filter("search", "search", report.searches)];
+  if (columns.length > 1) controls.push(filter(report.columns || "column", "column", columns));
+  const typed = event => { only.name = event.target.value.toLowerCase(); drawTable(); };
+  controls.push(element("label", {}, "rows", element("input", {type: "search", "data-key": "name", placeholder: "part of a name", oninput: typed})));
   document.getElementById("controls").replaceChildren(...controls);
 }
 
@@ -177,15 +190,19 @@ function drawTable() {
   const withColumns = columns.length > 1;
   const headings = [
     {key: "name", title: "row", of: row => row.name},
-    ...(withColumns ? [{key: "column", title: "column", of: row => row.column}] : []),
+    ...(withColumns ? [{key: "column", title: report.columns || "column", of: row => row.column}] : []),
     {key: "search", title: "search", of: row => row.search},
-    ...report.metrics.map(metric => ({key: metric, title: metric, number: true, of: row => row.metrics[metric]})),
+    ...report.metrics.filter(metric => !only.metric || metric === only.metric).map(metric => ({key: metric, title: metric, number: true, of: row => row.metrics[metric]})),
     ...report.measures.map(measure => ({key: measure, title: report.axes[measure], number: true, digits: 1,
       of: row => measured(row, measure)})),
   ];
-  const rows = [...report.rows];
-  if (state.sort !== null) {
-    const {of, number: numeric} = headings.find(heading => heading.key === state.sort);
+  const baselines = report.baselines.map(row => ({...row, column: "", search: "", baseline: true}));
+  const chosen = row => !only.search || row.search === only.search;
+  const rows = [...baselines, ...report.rows.filter(row => chosen(row) && (!only.column || row.column === only.column))]
+    .filter(row => row.name.toLowerCase().includes(only.name));
+  const sorted = headings.find(heading => heading.key === state.sort);
+  if (sorted) {
+    const {of, number: numeric} = sorted;
     const value = row => numeric ? (of(row) ? of(row).mean : -Infinity) : of(row);
     rows.sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * (state.descending ? -1 : 1));
   }
@@ -193,7 +210,7 @@ function drawTable() {
     class: heading.number ? "number" : undefined, scope: "col", "data-key": heading.key,
     "aria-sort": state.sort === heading.key ? (state.descending ? "descending" : "ascending") : "none",
   }, element("button", {type: "button", onclick: () => sortBy(heading)}, heading.title))));
-  const body = rows.map(row => element("tr", {}, ...headings.map(heading => cell(row, heading))));
+  const body = rows.map(row => element("tr", {class: row.baseline ? "baseline" : undefined}, ...headings.map(heading => cell(row, heading))));
   document.getElementById("table").replaceChildren(element("thead", {}, head), element("tbody", {}, ...body));
 }
 
@@ -205,12 +222,12 @@ function sortBy(heading) {
 
 function cell(row, heading) {
   const value = heading.of(row);
-  if (!heading.number) return element("td", {}, heading.key === "name" ? swatch(row.name) : null, value);
+  if (!heading.number) return element("td", {}, heading.key === "name" && !row.baseline ? swatch(row.name) : null, value);
   if (!value) return element("td", {class: "number"}, "–");
   const digits = heading.digits ?? 2;
   const spread = value.sd === null ? null : element("span", {class: "sd"}, ` ± ${number(value.sd, digits)}`);
   const made = element("td", {class: value.best ? "number best" : "number"}, number(value.mean, digits), spread);
-  return tipped(made, `${value.values.length > 1 ? "seeds" : "one seed"}: ${value.values.map(v => number(v)).join(", ")}`);
+  return tipped(made, row.baseline ? "untrained" : `${value.values.length > 1 ? "seeds" : "one seed"}: ${value.values.map(v => number(v)).join(", ")}`);
 }
 
 // Sections
@@ -220,8 +237,8 @@ function drawDifferences() {
     test.metric === state.metric && test.search === state.search && test.column === state.column);
   if (!tests.length) return fill("differences");
   const candidates = [...new Set(tests.flatMap(test => [test.a, test.b]))];
-  if (!candidates.includes(state.against)) state.against = candidates[0];
-  const found = tests.filter(test => [test.a, test.b].includes(state.against)).map(test => test.b === state.against
+  const against = [state.against, report.reference, verdictShown().leader, candidates[0]].find(name => candidates.includes(name));
+  const found = tests.filter(test => [test.a, test.b].includes(against)).map(test => test.b === against
     ? {name: test.a, value: test.value, low: test.low, high: test.high, p: test.p}
     : {name: test.b, value: -test.value, low: -test.high, high: -test.low, p: test.p});
   found.sort((a, b) => b.value - a.value);
@@ -229,7 +246,7 @@ function drawDifferences() {
   const low = Math.min(0, ...found.map(row => row.low)), high = Math.max(0, ...found.map(row => row.high));
   const room = (high - low || 1) * 0.05;
   const x = value => left + (value - low + room) / (high - low + 2 * room) * (900 - left - right);
-  const svg = shape("svg", {viewBox: `0 0 900 ${height}`, role: "img", "aria-label": `Differences to ${state.against}`});
+  const svg = shape("svg", {viewBox: `0 0 900 ${height}`, role: "img", "aria-label": `Differences to ${against}`});
   for (const tick of ticks(low - room, high + room, 8)) {
     svg.append(shape("line", {class: "grid", x1: x(tick), x2: x(tick), y1: 4, y2: height - 44}));
     svg.append(shape("text", {x: x(tick), y: height - 28, "text-anchor": "middle"}, label(tick)));
@@ -240,14 +257,13 @@ function drawDifferences() {
     svg.append(shape("text", {class: "label", x: left - 12, y: y + 4, "text-anchor": "end"}, shortened(row.name)));
     svg.append(shape("line", {x1: x(row.low), x2: x(row.high), y1: y, y2: y, stroke: colour(row.name), "stroke-width": 3}));
     const dot = shape("circle", {cx: x(row.value), cy: y, r: 6, fill: colour(row.name)});
-    svg.append(tipped(dot, `${row.name} less ${state.against}\n${number(row.value)} (${number(row.low)} to ${number(row.high)})`));
+    svg.append(tipped(dot, `${row.name} less ${against}\n${number(row.value)} (${number(row.low)} to ${number(row.high)})`));
     svg.append(shape("text", {x: 900 - right + 12, y: y + 4}, chance(row.p)));
   });
-  const axis = `${state.metric} of ${state.search}, percentage points above ${state.against}`;
+  const axis = `${state.metric} of ${state.search}, percentage points above ${against}`;
   svg.append(shape("text", {class: "label", x: (left + 900 - right) / 2, y: height - 6, "text-anchor": "middle"}, axis));
-  const best = rowsShown().find(row => (row.metrics[state.metric] || {}).best);
-  const verdict = best ? `${best.name} is better than every other row.` : "No row is better than every other row.";
-  fill("differences", choice("against", "against", candidates), element("p", {class: "note", id: "verdict"}, verdict),
+  fill("differences", choice("against", "against", candidates, against),
+    element("p", {class: "note", id: "verdict"}, verdictShown().sentences.join(" ")),
     element("p", {class: "note"}, "Bars: 95 % intervals of a paired bootstrap over test queries and seeds; p: the larger of the bootstrap and sign-flip p-values, uncorrected. The verdict and bold numbers are corrected for multiple comparisons."), svg);
 }
 
@@ -314,7 +330,8 @@ function drawTradeoff() {
       .map(row => ({name: row.name, text: `${row.name}, ${search}`, x: row.metrics[pair[1]].mean, y: row.metrics[pair[0]].mean}));
     return figure(`${search}: up is more precise, right is better on rare labels`, dots.length ? scatter(dots, pair[1], pair[0]) : null);
   };
-  fill("tradeoff", legend(), charts(...report.searches.map(of)));
+  const made = charts(...report.searches.map(of));
+  made ? fill("tradeoff", legend(), made) : fill("tradeoff");
 }
 
 function drawBands() {
@@ -401,7 +418,7 @@ function drawCharts() {
 
 document.getElementById("footnote").textContent = report.footnote;
 const unfinished = report.groups.filter(group => group.state !== "finished").length;
-document.getElementById("hint").textContent = "Click a heading to sort; hover over a number to see its seeds."
+document.getElementById("hint").textContent = "Click a heading to sort; hover over a number to see its seeds. The selectors filter the table and the charts; a chart shows one metric and search at a time."
   + (unfinished ? ` ${unfinished} of ${report.groups.length} rows are unfinished: they show their latest evaluation.` : "");
 drawControls();
 drawTable();

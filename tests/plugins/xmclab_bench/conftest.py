@@ -8,10 +8,14 @@ from typing import Any
 
 import pytest
 
+from xmclab_bench.document import Document, completed
+
 sys.path.append(str(Path(__file__).parent))
 
 METRICS = {"P@1": (40.0, 30.0), "PSP@1": (20.0, 25.0)}
+BASELINE = {"mean": 35.0, "sd": None, "values": [35.0], "best": False}
 APART = {"value": 1.0, "low": 0.5, "high": 1.75, "p": 0.01}
+BEHIND = {"value": -5.0, "low": -6.0, "high": -4.0, "p": 0.01}
 
 
 def _row(name: str, search: str, at: int) -> dict[str, Any]:
@@ -51,9 +55,9 @@ def _group(name: str, at: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def document() -> dict[str, Any]:
+def document() -> Document:
     names = ("A & B", "</script><b>x</b> | 50 %_")
-    return {
+    made = {
         "name": "by_hand",
         "title": "Two <rows> & more",
         "metrics": list(METRICS),
@@ -68,9 +72,9 @@ def document() -> dict[str, Any]:
         "rows": [_row(name, search, at) for at, name in enumerate(names) for search in ("de", "clf")],
         "groups": [_group(name, at) for at, name in enumerate(names)],
         "tests": [
-            {"search": search, "column": "", "metric": metric, "a": names[0], "b": names[1], **APART}
+            {"search": search, "column": "", "metric": metric, "a": names[0], "b": names[1], **found}
             for search in ("de", "clf")
-            for metric in METRICS
+            for metric, found in zip(METRICS, (APART, BEHIND), strict=True)
         ],
         "heads": [
             {"name": name, "column": "", "metric": metric, "a": "de", "b": "clf", **APART}
@@ -78,4 +82,9 @@ def document() -> dict[str, Any]:
             for metric in METRICS
         ],
         "left_out": [{"name": "C", "column": "", "seed": 3, "reason": "not <possible>"}],
+        "baselines": [{"name": "tfidf", "data": "0", "metrics": {"P@1": BASELINE}}],
+        "fingerprint": "by hand",
+        "command": "xmclab bench 'by hand.yaml' seed=0,1",
+        "date": "2025-01-31T12:00:00+00:00",
     }
+    return completed(made)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rich.console import Console
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
 from xmclab.runs.run import run as train
+from xmclab_bench import bench as bench_module
 from xmclab_bench import runner
 from xmclab_bench.bench import run_bench
 from xmclab_bench.report import compare_folders
@@ -110,6 +112,8 @@ def test_a_bench_compares_rows_by_searches(spec_file: Path, cells: Path) -> None
         (name, search) for name in ("POL", "PSL") for search in ("de", "clf", "de+clf")
     ]
     assert document["seeds"] == [0, 1]
+    assert [each["name"] for each in document["baselines"]] == ["tfidf_labels", "tfidf_neighbours"]
+    assert document["baselines"][0]["data"] == document["data"][0]["sha256"]
     group = document["groups"][0]
     assert group["state"] == "finished"
     assert len(group["curves"]) == 2
@@ -156,6 +160,24 @@ def test_a_target_is_that_of_a_search_and_needs_every_seed(spec_file: Path, cell
     assert {search for search, target in by_search.items() if target} == {
         search for search, some in values.items() if min(some) >= (lower + higher) / 2
     }
+
+
+def test_a_spec_may_name_the_reference_and_switch_off_baselines(spec_file: Path, cells: Path) -> None:
+    document = bench(spec_file, cells, "baseline=none", "reference=POL")
+    assert (document["reference"], document["baselines"]) == ("POL", [])
+
+
+def test_baselines_that_fail_do_not_cost_the_comparison(
+    spec_file: Path, cells: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(bench_module, "measured", broken)
+    console = Console(file=io.StringIO())
+    document = run_bench(load_spec(str(spec_file), []), default_registry(), cells, console).document
+    assert (len(document["rows"]), document["baselines"]) == (6, [])
+    assert "no baselines: RuntimeError: out of order" in console.file.getvalue()
 
 
 def test_one_seed_marks_no_best(spec_file: Path, cells: Path) -> None:
@@ -436,7 +458,13 @@ def test_the_command_writes_every_form(
         "document.json",
     }
     document = json.loads((out / "document.json").read_text())
-    assert write_report(document, tmp_path / "again").read_text() == (out / "report.html").read_text()
+    assert document["command"] == f"xmclab bench {spec_file} --cells {cells} --out {out}"
+    assert abs(datetime.fromisoformat(document["date"]) - datetime.now(UTC)) < timedelta(minutes=5)
+    assert call("bench", spec_file, "--cells", cells, "--out", out)[0] == 0
+    assert call("bench", spec_file, "seed=0", "--cells", cells, "--out", out)[0] == 7
+    assert call("bench", spec_file, "seed=0", "--cells", cells, "--out", out, "--overwrite")[0] == 0
+    written = (out / "report.html").read_text()
+    assert write_report(json.loads((out / "document.json").read_text()), tmp_path / "again").read_text() == written
 
 
 def test_usage(call: Callable[..., tuple[int, str, str]]) -> None:

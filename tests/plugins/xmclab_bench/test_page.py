@@ -6,7 +6,7 @@ import json
 import re
 import shutil
 import subprocess
-from html import unescape
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ const seen = {};
 const cells = column =>
   [...document.querySelectorAll(`#table tbody tr td:nth-child(${column})`)].map(td => td.textContent);
 const heading = key => document.querySelector(`#table th[data-key="${key}"] button`);
+seen.names = cells(1);
 seen.before = cells(3);
 heading("P@1").click();
 seen.descending = cells(3);
@@ -38,6 +39,22 @@ seen.secondChart = document.querySelector("#bands svg").getAttribute("aria-label
 seen.verdict = document.querySelector("#verdict").textContent;
 seen.heads = [...document.querySelectorAll("#heads th, #heads td")].map(cell => cell.textContent);
 seen.sections = [...document.querySelectorAll("main section")].filter(s => !s.hidden).map(s => s.id);
+seen.against = document.querySelector('select[data-key="against"]').value;
+seen.headings = [...document.querySelectorAll("#table th")].map(th => th.dataset.key);
+const search = document.querySelector('select[data-key="search"]');
+search.value = "de";
+search.dispatchEvent(new Event("change"));
+seen.ofOneSearch = cells(2);
+seen.verdictOfOne = document.querySelector("#verdict").textContent;
+metric.value = search.value = "";
+metric.dispatchEvent(new Event("change"));
+search.dispatchEvent(new Event("change"));
+const typed = document.querySelector('input[data-key="name"]');
+typed.value = "a &";
+typed.dispatchEvent(new Event("input"));
+seen.found = cells(1);
+typed.value = "";
+typed.dispatchEvent(new Event("input"));
 seen.bold = document.querySelectorAll("#table td.best").length;
 seen.injected = document.querySelectorAll("main b").length;
 seen.errors = errors;
@@ -56,6 +73,14 @@ def test_nothing_is_fetched(document: dict[str, Any]) -> None:
     assert not re.search(r"(?:src|href)\s*=\s*[\"'](?!data:)", text)
     assert "@import" not in text
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", text)
+
+
+def test_it_opens_with_the_verdict_and_how_to_repeat_it(document: dict[str, Any]) -> None:
+    text = page(document)
+    top = text[text.index("<h1>") : text.index("<main>")]
+    assert f'<div id="answer"><p>{escape(document["verdict"]["sentences"][0])}</p>' in top
+    assert "<code>xmclab bench &#x27;by hand.yaml&#x27; seed=0,1</code>" in top
+    assert "<time>2025-01-31T12:00:00+00:00</time>" in top
 
 
 def test_names_cannot_break_out(document: dict[str, Any]) -> None:
@@ -81,15 +106,22 @@ def test_in_a_browser_tables_sort_and_metrics_switch_without_an_error(document: 
     assert found, done.stderr[-500:]
     seen = json.loads(unescape(found[1]))
     assert seen["errors"] == []
-    assert [text.split()[0] for text in seen["before"]] == ["40.00", "40.00", "30.00", "30.00"]
-    assert [text.split()[0] for text in seen["ascending"]] == ["30.00", "30.00", "40.00", "40.00"]
-    assert [text.split()[0] for text in seen["descending"]] == ["40.00", "40.00", "30.00", "30.00"]
+    assert [text.split()[0] for text in seen["before"]] == ["35.00", "40.00", "40.00", "30.00", "30.00"]
+    assert [text.split()[0] for text in seen["ascending"]] == ["30.00", "30.00", "35.00", "40.00", "40.00"]
+    assert [text.split()[0] for text in seen["descending"]] == ["40.00", "40.00", "35.00", "30.00", "30.00"]
     assert seen["sorted"] == "ascending"
     assert seen["firstChart"] == "P@1 by label frequency"
     assert seen["secondChart"] == "PSP@1 by label frequency"
     assert seen["bold"] == 4
     assert seen["injected"] == 0
-    assert seen["verdict"] == "A & B is better than every other row."
+    verdicts = {(each["search"], each["metric"]): " ".join(each["sentences"]) for each in document["verdicts"]}
+    assert seen["verdict"] == verdicts["clf", "PSP@1"]
+    assert seen["verdictOfOne"] == verdicts["de", "PSP@1"]
+    assert seen["against"] == document["rows"][2]["name"]  # the highest in PSP@1
+    assert seen["names"][:2] == ["tfidf", "A & B"]
+    assert seen["headings"] == ["name", "search", "PSP@1", "train", "memory"]
+    assert sorted(seen["ofOneSearch"]) == ["", "de", "de"]
+    assert seen["found"] == ["A & B", "A & B"]
     assert seen["heads"][:4] == ["row", "clf less de", "A & B", "-1.00 (-1.75 to -0.50; p = 0.010)"]
     assert seen["curves"] == "Mean over the seeds, on the test or validation queries"
     everything = "results differences heads curves costs tradeoff bands pools config missing environment"

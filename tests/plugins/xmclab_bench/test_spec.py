@@ -82,6 +82,24 @@ def test_what_rows_set_themselves_is_told(spec_file: Callable[[str], str], overr
     )
 
 
+def test_a_named_reference_is_a_row(spec_file: Callable[[str], str]) -> None:
+    assert load_spec(spec_file(SPEC), []).reference == ""
+    path = spec_file(f"{SPEC}reference: 0.5 DS\n")
+    assert load_spec(path, []).reference == "0.5 DS"
+    assert load_spec(path, ["reference=SC; SC"]).reference == "SC; SC"
+    grid = spec_file("base: [recipe=unidec]\ngrid: {pool: {beta: [1, 3]}, epochs: [2]}\n")
+    assert load_spec(grid, ["reference=pool.beta=3, epochs=2"]).reference == "pool.beta=3, epochs=2"
+
+
+def test_specs_of_the_same_cells_have_the_same_fingerprint(spec_file: Callable[[str], str]) -> None:
+    path = spec_file(SPEC)
+    known = load_spec(path, []).fingerprint
+    for shown in ("metrics=R@10", "searches=clf", "measures=memory", "target=P@1=1", "reference=SC; SC"):
+        assert load_spec(path, [shown]).fingerprint == known
+    for other in ("seed=0", "data=debian", "pool.eta=6", "budget=time"):
+        assert load_spec(path, [other]).fingerprint != known
+
+
 def test_commas_in_brackets_do_not_split() -> None:
     assert split_list("ds, supcon(temperature=1, weight=2),bce") == ("ds", "supcon(temperature=1, weight=2)", "bce")
 
@@ -139,6 +157,7 @@ def test_combinations_that_cannot_be_are_left_out_with_the_reason(spec_file: Cal
         ),
         (SPEC.replace("loss=0.5*ds", "loss=supcon"), "two cells have the same config: 'SC; SC, 0, seed 0'"),
         (SPEC.replace("[P@1, PSP@1]", "[]"), "is empty"),
+        (f"{SPEC}reference: SC; CS\n", "reference: there is no row 'SC; CS' (did you mean 'SC; SC'?)"),
         (SPEC.replace("[loss=supcon]", "{loss: supcon}"), "a row is a list of overrides (such as [loss=supcon])"),
         ("- a\n- b\n", "a mapping"),
         ("# Nothing.\nbase: [recipe=unidec]\n", "declares nothing to compare"),
