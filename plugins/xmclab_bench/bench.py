@@ -77,6 +77,7 @@ def run_bench(
         fingerprint,
         _baselines([job.cell for job in jobs if job.done], registry, keys, cells, console),
         searched,
+        spec.tuned,
     )
     return Result(compare(_groups(jobs), wanted), failures)
 

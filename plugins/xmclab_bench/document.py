@@ -44,6 +44,7 @@ LATER: Mapping[str, Any] = {  # keys that documents of earlier versions lack
     **dict.fromkeys(("reference", "fingerprint", "command", "date"), ""),
     "baselines": [],
     "tuning": None,
+    "chosen": {},
 }
 Document = dict[str, Any]
 
@@ -82,6 +83,9 @@ class Wanted:
     fingerprint: str = ""
     baselines: Sequence[Baselines] = ()
     tuning: Mapping[str, Any] | None = None
+    chosen: Mapping[str, Sequence[str]] = field(
+        default_factory=dict
+    )  # by row: settings that were chosen for it earlier
 
 
 def compare(groups: Sequence[Group], wanted: Wanted) -> Document:
@@ -111,6 +115,7 @@ def compare(groups: Sequence[Group], wanted: Wanted) -> Document:
         "heads": list(_heads(groups, wanted)),
         "left_out": list(wanted.left_out),
         "tuning": wanted.tuning,
+        "chosen": {} if wanted.tuning else {row: list(settings) for row, settings in wanted.chosen.items()},
     }
     return judged(found)
 

@@ -10,7 +10,7 @@ from string import Template
 from xmclab import __version__
 from xmclab_bench.document import Document
 from xmclab_bench.run_folder import MEASURES
-from xmclab_bench.tables import baselines, footnote, remarks
+from xmclab_bench.tables import baselines, chosen, footnote, remarks
 
 
 def page(document: Document) -> str:
@@ -22,6 +22,7 @@ def page(document: Document) -> str:
         "baselines": baselines(document),
         "footnote": footnote(document),
         "remarks": remarks(document),
+        "settings": chosen(document),
         "axes": {name: measure.axis for name, measure in MEASURES.items()},
     }
     # `</script>` in a row's name must not end the script that it stands in.

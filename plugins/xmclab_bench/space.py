@@ -66,12 +66,18 @@ def declared(config: Config) -> list[Axis]:
 
     The value of the config is always among those to try.
     """
-    values = {key: value for key, value, _ in config.explain()}
+    values = values_of(config)
     return [
         Axis(key, _with(option.search, values.get(key)), option.type is int)
         for key, option in config.options().items()
         if option.search is not None and config.sources.get(key) != "override" and not _in_expression(config, key)
     ]
+
+
+def values_of(config: Config) -> dict[str, Any]:
+    """The value of every option of a config, by its key."""
+    defaults = {key: option.default for key, option in config.options().items()}
+    return defaults | {key: value for key, value, _ in config.explain()}
 
 
 def _with(values: Span | OneOf, value: Any) -> Span | OneOf:

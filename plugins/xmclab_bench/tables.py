@@ -103,8 +103,12 @@ def footnote(document: Document) -> str:
     if document["baselines"]:
         names = dict.fromkeys(each["name"] for each in document["baselines"])
         parts.append(f"Untrained, and not tested: {', '.join(names)}.")
-    if document["tuning"] is None:
-        parts.append("Settings as given, not tuned.")
+    if tuning := document["tuning"]:
+        parts.append(
+            f"Each row: the best of {tuning['trials']} random trials by {tuning['metric']} on validation queries."
+        )
+    else:
+        parts.append("Settings chosen earlier on validation queries." if document["chosen"] else "Not tuned.")
     epochs = sorted({group["epochs"] for group in document["groups"]})
     if document["budget"] == "time":
         parts.append("Budget: about the same time; epochs chosen after timing one of each row.")
@@ -135,7 +139,7 @@ def print_document(console: Console, document: Document) -> None:
         table.add_row(*map(escape, line.labels), *cells, end_section=last)
     console.print(table)
     console.print(footnote(document), style="dim", highlight=False)
-    for text in remarks(document):
+    for text in (*chosen(document), *remarks(document)):
         console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -149,6 +153,14 @@ def remarks(document: Document) -> list[str]:
         *(f"{_place(group)}: {group['state']}" for group in unfinished),
         *(f"missing: {left_out(missing)}" for missing in document["left_out"]),
     ]
+
+
+def chosen(document: Document) -> list[str]:
+    """The settings that were chosen for each row, by this search or an earlier one."""
+    found = {row: " ".join(settings) for row, settings in document["chosen"].items()}
+    for row in (document["tuning"] or {"rows": []})["rows"]:
+        found[_place(row)] = " ".join(f"{key}={value}" for key, value in row["chosen"].items())
+    return [f"chosen for {row}: {settings}" for row, settings in found.items() if settings]
 
 
 def _place(group: Mapping[str, Any]) -> str:
@@ -171,7 +183,7 @@ def markdown(document: Document) -> str:
         for line in content.lines
     ]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
-    notes = "".join(f"\n{text}\n" for text in remarks(document))
+    notes = "".join(f"\n{text}\n" for text in (*chosen(document), *remarks(document)))
     verdict = " ".join(document["verdict"]["sentences"])
     return f"## {document['title']}\n\n{verdict}\n\n{table}\n\n{footnote(document)}\n{notes}"
 

@@ -17,7 +17,7 @@ from xmclab.host import Config, Registry, resolve
 from xmclab.host.recipes import Entry, is_file_name
 from xmclab.system.files import new_file
 from xmclab_bench.curves import tuning_curve
-from xmclab_bench.space import Axis, declared, read_space, space_of
+from xmclab_bench.space import Axis, declared, read_space, space_of, values_of
 from xmclab_bench.spec import Cell, Spec
 from xmclab_bench.study import EPOCH, GIVEN, JOURNAL, Question, Runner, best_of, drawn_by, ended, open_study
 
@@ -66,8 +66,8 @@ def tune(
     base = (*_validation(config), f"validate.metric={metric}", *overrides)
     question = Question("tune", base, axes, metric, config.settings.seed, "guided")
     study = open_study(out / JOURNAL, question)
-    if not study.get_trials(deepcopy=False):
-        study.enqueue_trial(_as_configured(config, axes), user_attrs={GIVEN: "recipe"})
+    if not study.get_trials(deepcopy=False) and (first := _as_configured(config, axes)):
+        study.enqueue_trial(first, user_attrs={GIVEN: "recipe"})
     deadline = None if seconds is None else time.monotonic() + seconds
     runner.run(study, question, trials, deadline)
     best = best_of(study)
@@ -95,11 +95,11 @@ def _validation(config: Config) -> tuple[str, ...]:
 
 
 def _as_configured(config: Config, axes: Sequence[Axis]) -> dict[str, Any]:
-    """The config's own values of what is tried, where they can be drawn."""
-    values = {key: value for key, value, _ in config.explain()}
-    return {
-        axis.key: axis.stored(values[axis.key]) for axis in axes if axis.key in values and axis.has(values[axis.key])
-    }
+    """The config's own values of what is tried; none unless all of them can be drawn."""
+    values = values_of(config)
+    if not all(axis.has(values[axis.key]) for axis in axes):
+        return {}
+    return {axis.key: axis.stored(values[axis.key]) for axis in axes}
 
 
 def _overrides(chosen: Mapping[str, str]) -> list[str]:

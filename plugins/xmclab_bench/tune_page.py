@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
@@ -85,7 +86,9 @@ def importances(tuned: Tuned) -> Mapping[str, float]:
     complete = [trial for trial in ended(tuned.study) if trial.state == TrialState.COMPLETE]
     if len(complete) < ENOUGH:
         return {}
-    return get_param_importances(tuned.study, evaluator=PedAnovaImportanceEvaluator())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that all trials are alike, which their equal shares show
+        return get_param_importances(tuned.study, evaluator=PedAnovaImportanceEvaluator())
 
 
 def _important(tuned: Tuned, trials: Sequence[FrozenTrial]) -> str:

@@ -46,6 +46,10 @@ def test_parts_shows_everything(call: Any) -> None:
     assert ds["summary"]
     assert [option["name"] for option in ds["options"]] == ["temperature"]
 
+    [bag] = [part for part in document["parts"] if (part["kind"], part["name"]) == ("encoder", "bag")]
+    assert {option["name"]: option["search"] for option in bag["options"]}["lr"] == "log(0.001, 0.03)"
+    assert "[tuned: log(0.001, 0.03)]" in call("parts", "encoder")[1]
+
     code, out, _ = call("parts", "sampler")
     assert code == 0
     assert out.startswith("sampler\n")

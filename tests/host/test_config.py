@@ -9,7 +9,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from xmclab.host.config import Config
+from xmclab.host.config import CHOICES, Config
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
 
@@ -24,6 +24,22 @@ def test_options_reach_the_parts(registry: Registry) -> None:
     assert config.make("encoder").dim == 32
     assert config.make("head.clf").table == "sgd"
     assert config.make("sampler") is not config.make("sampler")
+
+
+def test_every_option_that_can_be_set_is_listed(registry: Registry) -> None:
+    """Setting each to its own value changes nothing, and no other key is accepted for the parts in use."""
+    config = resolve(["recipe=unidec", "loss.clf=ds+focal"], registry)
+    options = config.options()
+    assert {"epochs", "pool.beta", "encoder.lr", "head.de.bias", "loss.clf.focal.gamma"} <= options.keys()
+    assert "loss.de.focal.gamma" not in options
+    keys = {key for key, _, _ in config.explain() if key not in CHOICES}
+    assert {"data.source" if key == "data" else key for key in keys} <= options.keys() | {"baseline.neighbours"}
+    for key in ("pool.beta", "encoder.lr", "loss.clf.focal.gamma"):
+        value = options[key].default
+        assert (
+            resolve(["recipe=unidec", "loss.clf=ds+focal", f"{key}={value}"], registry).options().keys()
+            == options.keys()
+        )
 
 
 def test_a_miner_gets_an_index_of_its_own(registry: Registry) -> None:

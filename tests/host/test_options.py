@@ -9,8 +9,8 @@ from typing import Any, Literal
 import pytest
 
 from xmclab.errors import ConfigError
-from xmclab.host.options import make_part
-from xmclab.options import option
+from xmclab.host.options import make_part, options_of
+from xmclab.options import Span, linear, log, one_of, option
 
 
 @dataclass
@@ -94,6 +94,18 @@ def test_what_does_not_fit_is_refused(name: str, text: str, reason: str) -> None
     [problem] = caught.value.problems
     assert problem.where == f"sample.{name}"
     assert reason in str(problem)
+
+
+def test_an_option_says_what_tuning_tries() -> None:
+    @dataclass
+    class Tuned:
+        rate: float = option(0.5, "a share", search=log(1e-3, 1))
+        plain: int = option(3, "a number")
+
+    found = {name: each.search for name, each in options_of(Tuned).items()}
+    assert found == {"rate": Span(1e-3, 1, log=True), "plain": None}
+    assert str(found["rate"]) == "log(0.001, 1)"
+    assert (str(linear(0, 0.5)), str(one_of("a", 1))) == ("linear(0, 0.5)", "one_of(a, 1)")
 
 
 def test_a_part_reports_all_problems_at_once() -> None:

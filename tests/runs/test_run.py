@@ -290,6 +290,33 @@ def test_the_test_queries_are_ranked_exactly_once(
     assert "evaluate.every: no effect" in said.getvalue()
 
 
+def test_without_the_test_the_result_is_of_the_validation_queries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Any]
+) -> None:
+    ranked: list[int] = []
+
+    def counted(*arguments: Any) -> Any:
+        ranked.append(len(arguments[2]["de"]))
+        return rank(*arguments)
+
+    monkeypatch.setattr("xmclab.runs.run.rank", counted)
+    monkeypatch.setattr(BestEpoch, "_value", worst_is_best)
+    result = run(small_config(*VALIDATED, "evaluate.test=false"), tmp_path / "out", QUIET)
+    assert set(ranked) == {252}
+    best = result.document["validation"]
+    assert best["epoch"] == 1
+    assert result.document["split"] == "validation"
+    assert result.metrics == best["metrics"]  # of the epoch that was kept, not of the last
+    records = records_of(result.folder, "eval")
+    assert [(record["split"], record["epoch"]) for record in records] == [("validation", n) for n in (1, 2, 3)]
+
+
+def test_without_test_and_validation_nothing_is_measured(tmp_path: Path, small_config: Callable[..., Any]) -> None:
+    with pytest.raises(ConfigError, match=r"evaluate.test=false.*validate.share"):
+        run(small_config("evaluate.test=false"), tmp_path / "out", QUIET)
+    assert not (tmp_path / "out").exists()
+
+
 def test_training_sees_no_validation_query(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Any]
 ) -> None:

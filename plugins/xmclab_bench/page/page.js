@@ -94,7 +94,7 @@ function frame(points, xLabel, yLabel, {zeroY = false} = {}) {
     svg.append(shape("line", {class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(tick), y2: y(tick)}));
     svg.append(shape("text", {x: LEFT - 8, y: y(tick) + 4, "text-anchor": "end"}, label(tick)));
   }
-  for (const tick of ticks(x0, x1, 6).filter(tick => xLabel !== "epoch" || Number.isInteger(tick))) {
+  for (const tick of ticks(x0, x1, 6).filter(tick => !["epoch", "trials"].includes(xLabel) || Number.isInteger(tick))) {
     svg.append(shape("line", {class: "axis", x1: x(tick), x2: x(tick), y1: HEIGHT - BOTTOM, y2: HEIGHT - BOTTOM + 4}));
     svg.append(shape("text", {x: x(tick), y: HEIGHT - BOTTOM + 18, "text-anchor": "middle"}, label(tick)));
   }
@@ -108,9 +108,17 @@ function frame(points, xLabel, yLabel, {zeroY = false} = {}) {
 const label = tick => Math.abs(tick) >= 1000 ? tick.toLocaleString("en") : String(tick);
 
 function lineChart(series, xLabel, yLabel) {
-  const all = series.flatMap(line => line.points);
+  const ends = series.flatMap(line => (line.band || []).flatMap(([at, low, high]) => [[at, low], [at, high]]));
+  const all = [...series.flatMap(line => line.points), ...ends.filter(end => end[1] !== null)];
   if (!all.length) return null;
   const {svg, x, y} = frame(all, xLabel, yLabel);
+  const highest = Math.max(...all.map(point => point[1])), lowest = Math.min(...all.map(point => point[1]));
+  for (const line of series.filter(line => line.band)) {
+    const upper = line.band.map(([at, , high]) => [at, high ?? highest]);
+    const lower = line.band.map(([at, low]) => [at, low ?? lowest]).reverse();
+    const points = [...upper, ...lower].map(point => `${x(point[0]).toFixed(1)},${y(point[1]).toFixed(1)}`);
+    svg.append(shape("polygon", {points: points.join(" "), fill: colour(line.name), "fill-opacity": 0.12}));
+  }
   for (const line of series) {
     const path = line.points.map((point, at) => `${at ? "L" : "M"}${x(point[0]).toFixed(1)},${y(point[1]).toFixed(1)}`);
     svg.append(shape("path", {d: path.join(""), fill: "none", stroke: colour(line.name), "stroke-width": 2}));
@@ -267,6 +275,20 @@ function drawDifferences() {
     element("p", {class: "note"}, "Bars: 95 % intervals of a paired bootstrap over test queries and seeds; p: the larger of the bootstrap and sign-flip p-values, uncorrected. The verdict and bold numbers are corrected for multiple comparisons."), svg);
 }
 
+function drawTuning() {
+  const settings = report.settings.length ? element("ul", {}, ...report.settings.map(text => element("li", {}, text))) : null;
+  if (!report.tuning) return settings ? fill("tuning", settings) : fill("tuning");
+  const rows = report.tuning.rows.filter(row => row.column === state.column);
+  const line = row => ({name: row.name, points: row.curve.map(point => [point.n, point.median]),
+    band: row.curve.map(point => [point.n, point.low, point.high])});
+  const told = `${report.tuning.metric} on the validation queries that the best of n random trials reaches, as a median, with `
+    + "its 95 % band. Where a band is open above, more trials than were run would have to tell; it is drawn up to the frame.";
+  fill("tuning", element("p", {class: "note"}, told), legend(rows.map(row => row.name)),
+    charts(...rows.map(row => figure(row.name, lineChart([line(row)], "trials", report.tuning.metric))),
+      figure("All rows, without bands", lineChart(rows.map(row => ({...line(row), band: undefined})), "trials", report.tuning.metric))),
+    settings);
+}
+
 function drawHeads() {
   const tests = report.heads.filter(test => test.metric === state.metric && test.column === state.column);
   if (!tests.length) return fill("heads");
@@ -408,6 +430,7 @@ function drawMissing() {
 
 function drawCharts() {
   drawDifferences();
+  drawTuning();
   drawHeads();
   drawCurves();
   drawCosts();
