@@ -14,7 +14,7 @@
  "heads":    [{"name", "column", "metric", "a", "b", "value", "low", "high", "p"}],        a, b: searches of a row
  "left_out": [{"name", "column", "seed", "reason"}],                             cells that failed or cannot exist
  "tuning":   {"trials", "metric", "search",                                      null if rows were not tuned
-              "rows": [{"name", "column", "chosen", "scores", "curve": [{"n", "median", "low", "high"}]}]}}
+              "rows": [{"name", "column", "chosen", "draws", "scores", "curve": [{"n", "median", "low", "high"}]}]}}
 
 All values are JSON values, numbers unrounded.
 """

@@ -36,6 +36,11 @@ MEASURES = {
     "pool": Measure("pool", "labels per pool"),
     "positives": Measure("positives", "positives per query"),
     "epochs": Measure("epochs", "epochs"),
+    # Of the queries with a head, torso or tail label: those whose positives are all in the pool.
+    **{
+        f"complete_{band}": Measure(f"all of {band}, %", f"all positives, {band}, %")
+        for band in ("head", "torso", "tail")
+    },
 }
 # The files of a run folder that reports read; `xmclab.runs.store` says more, and imports torch.
 CONFIG, ENVIRONMENT, RECORDS, RESULT, POINTS = (
@@ -120,6 +125,10 @@ class Run:
             return float(self.config["epochs"])
         if name in ("queries", "pool", "positives"):
             return float(np.mean([step[name] for step in self.steps])) if self.steps else None
+        if name.startswith("complete_"):
+            band = name.removeprefix("complete_")
+            shares = [step["complete"][band] for step in self.steps if band in step.get("complete", {})]
+            return 100 * float(np.mean(shares)) if shares else None
         if self.document is None:
             return None
         if name == "train":

@@ -181,6 +181,7 @@ def tune_rows(
                 "chosen": drawn_by(best, axes) if best else {},
                 "search": search,
                 "space": question.asked["space"],
+                "draws": [drawn_by(trial, axes) for trial in some],
                 "scores": scores,
                 "curve": tuning_curve(scores),
             }

@@ -4,19 +4,24 @@ In every column, search and metric, the row with the highest mean is tested agai
 those tests): rows that do not differ from it are tied with it. The tied rows are then tested against each other and
 against the rest (Holm's correction over those), since a tie with the highest row says nothing about other pairs.
 
-With tuned rows, a significant lead on the test queries is not enough: the bands of their tuning curves must also be
-apart after some number of trials, and never the other way round. Otherwise the row may only have had better luck in
-its search. Variation between seeds is unknown with a single seed, so nothing is called better then.
+With tuned rows, a significant lead on the test queries is not enough: the row must also lead in the trials, or it may
+only have had better luck in its search. It does if the bands of the tuning curves are apart after some number of
+trials, and never the other way round; or, where both rows tried the same settings, if it was ahead in so many of those
+that a fair coin would hardly do it (sign test). Variation between seeds is unknown with a single seed, so nothing is
+called better then.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from scipy.stats import binomtest
 
 from xmclab_bench.statistics import Difference, holm
 
@@ -26,7 +31,7 @@ MOST_NAMED = 4  # differences listed one by one; more become one range
 Status = Literal["better", "luck", "reversed", "tied"]
 ENDINGS: Mapping[Status, str] = {
     "better": "",
-    "luck": " on the test queries, but the bands of {} trials overlap: it may only have been luckier in its search",
+    "luck": " on the test queries, but not clearly in {} trials: it may only have been luckier in its search",
     "reversed": " on the test queries, but behind in the bands of {} trials",
     "tied": "",
 }
@@ -75,6 +80,7 @@ class _Place:
     rows: Mapping[str, Mapping[str, Any]]  # by name, the highest mean first
     differences: Mapping[tuple[str, str], Difference]  # both ways round
     bands: Mapping[str, Mapping[int, tuple[float, float]]]  # of tuned rows, by the number of trials
+    scores: Mapping[str, Mapping[str, float]]  # of tuned rows, by the settings of a trial
     trials: int
 
     def significant(self, pairs: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
@@ -92,7 +98,9 @@ class _Place:
         shared = ours.keys() & theirs.keys()
         if any(theirs[n][0] > ours[n][1] for n in shared):
             return "reversed"
-        return "better" if any(ours[n][0] > theirs[n][1] for n in shared) else "luck"
+        if any(ours[n][0] > theirs[n][1] for n in shared):
+            return "better"
+        return "better" if _mostly_ahead(self.scores[a], self.scores[b]) else "luck"
 
     def span(self, pairs: Sequence[tuple[str, str]]) -> str:
         """From the lowest to the highest end of the intervals."""
@@ -100,6 +108,13 @@ class _Place:
         high = max(self.differences[pair].high for pair in pairs)
         digits = 1 if min(abs(low), abs(high)) >= 0.1 else 2
         return f"{low:.{digits}f} to {high:.{digits}f}"
+
+
+def _mostly_ahead(ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
+    """Whether a row was ahead in most trials of the same settings: a sign test, without ties."""
+    apart = [ours[settings] - theirs[settings] for settings in ours.keys() & theirs.keys()]
+    ahead, behind = sum(value > 0 for value in apart), sum(value < 0 for value in apart)
+    return ahead > behind and bool(binomtest(ahead, ahead + behind).pvalue < SIGNIFICANT)
 
 
 def _verdict(document: Mapping[str, Any], column: str, search: str, metric: str) -> dict[str, Any]:
@@ -157,8 +172,17 @@ def _place(document: Mapping[str, Any], column: str, search: str, metric: str) -
         for row in tuning["rows"]
         if row["column"] == column
     }
+    scores = {
+        row["name"]: {
+            settings: score
+            for settings, score in zip(map(json.dumps, row.get("draws", ())), row["scores"], strict=False)
+            if score is not None
+        }
+        for row in tuning["rows"]
+        if row["column"] == column
+    }
     ordered = dict(sorted(rows.items(), key=lambda item: -item[1]["mean"]))
-    return _Place(ordered, differences, bands, tuning["trials"])
+    return _Place(ordered, differences, bands, scores, tuning["trials"])
 
 
 def _compared(place: _Place, tested: Sequence[str]) -> tuple[str | None, list[str]]:

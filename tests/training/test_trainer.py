@@ -15,6 +15,7 @@ import torch
 
 import xmclab
 from xmclab.api import Batch
+from xmclab.data import open_data
 from xmclab.errors import DivergedError
 from xmclab.kernels import dispatch
 from xmclab.keys import Keys
@@ -248,3 +249,24 @@ def test_the_step_reads_label_rows_of_the_pool_only(letters: Any) -> None:
     Bare(model, ["clf"]).backward(0, replace(batch, labels=[], labels_P=torch.tensor([1, 4]), truth=two))
     gradient = model.head("clf").psi.weight.grad.coalesce()
     assert gradient.indices().tolist() == [[1, 4]]
+
+
+@pytest.mark.parametrize("overrides", [("pool.beta=1", "miner=none", "pool.eta=0"), ("reduction=pal_n", "loss=ds")])
+def test_a_step_says_for_how_many_queries_all_positives_are_in_the_pool(
+    overrides: tuple[str, ...], small_config: Callable[..., Any]
+) -> None:
+    """Against a loop over the queries of the batch, by the band of their labels."""
+    config = small_config(*overrides)
+    trainer = Trainer(config, open_data(config))
+    prepared = trainer.prepare(0, trainer.plan(0, None)[0])
+    targets, pool = trainer.targets_NL, set(prepared.batch.labels_P.tolist())
+    frequency_L = np.bincount(targets.indices, minlength=targets.shape[1])
+    shares: dict[str, list[bool]] = {"head": [], "torso": [], "tail": []}
+    for row in prepared.batch.rows_Q.tolist():
+        labels = targets.indices[targets.indptr[row] : targets.indptr[row + 1]].tolist()
+        bands = {"head" if frequency_L[x] > 100 else "torso" if frequency_L[x] > 10 else "tail" for x in labels}
+        for band in bands:
+            shares[band].append(pool.issuperset(labels))
+    expected = {band: float(np.mean(some)) for band, some in shares.items() if some}
+    assert trainer.step(0, prepared)["complete"] == pytest.approx(expected)
+    assert all(share == 1 for share in expected.values()) == ("loss=ds" in overrides)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from torch import Tensor
@@ -36,6 +36,7 @@ class Prepared:
     truth: Truth
     label_weight_P: Tensor | None
     seed: int  # of the heads
+    complete: Mapping[str, float] = field(default_factory=dict)  # by band: queries with all positives in the pool
 
 
 def ahead(

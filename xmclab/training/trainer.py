@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xmclab.api import Batch, Dataset, Encoder, Head, Keys, Ragged, Side, View
-from xmclab.data.propensity import inverse_propensity, propensity_parameters
+from xmclab.data.propensity import frequency_bands, inverse_propensity, propensity_parameters
 from xmclab.data.tokens import Tokeniser
 from xmclab.errors import DataError, DivergedError, Problem
 from xmclab.host.config import Config
@@ -32,6 +32,7 @@ from xmclab.model.device import autocast_for, pick_device, to_device
 from xmclab.model.model import Model, with_constant
 from xmclab.objectives.engine import evaluate_vectors
 from xmclab.objectives.truth import Truth
+from xmclab.plan.csr import row_pairs
 from xmclab.plan.pool import build_batch
 from xmclab.training.batches import Chunk, Part, Prepared, ahead
 from xmclab.training.optim import Optimizers
@@ -108,6 +109,7 @@ class Trainer:
         self.targets_NL, self.filter_NL = data.train.targets_NL, data.train.filter_NL
         self.exclude_NL = (self.targets_NL.astype(bool) + self.filter_NL.astype(bool)).tocsr()
         self.rows_N = np.flatnonzero(np.diff(self.targets_NL.indptr))
+        self.bands = frequency_bands(self.targets_NL)
         if not len(self.rows_N):
             raise DataError(Problem(data.name, "no training query has a label"))
         de_share = self.settings.objective.de_share
@@ -186,7 +188,7 @@ class Trainer:
             )
             truth = Truth.of_batch(batch, self.device).with_propensities(inverse_propensity_P)
             seed = self.keys.seed_for("heads", step, 0)
-            return Prepared(batch, queries, labels, labels_P, truth, weight_P, seed)
+            return Prepared(batch, queries, labels, labels_P, truth, weight_P, seed, self._complete(batch))
 
     def _chunks(self, step: int, side: Side, tokens: Ragged, rows: NDArray[np.int64]) -> list[Chunk]:
         size = self.settings.encode.chunk or max(len(rows), 1)
@@ -216,10 +218,20 @@ class Trainer:
             "queries": len(batch.rows_Q),
             "pool": len(batch.labels_P),
             "positives": len(batch.positives[0]) / max(len(batch.rows_Q), 1),
+            "complete": dict(prepared.complete),
             "dropped": batch.dropped,
             "missing_negatives": batch.missing,
             "seconds": time.perf_counter() - started,
         }
+
+    def _complete(self, batch: Batch) -> dict[str, float]:
+        """By band of labels: the share of the queries with such a label whose positives are all in the pool."""
+        true = row_pairs(self.targets_NL, batch.rows_Q)
+        found_Q = np.bincount(batch.positives[0], minlength=len(batch.rows_Q))
+        complete_Q = found_Q == np.bincount(true.row_E, minlength=len(batch.rows_Q))
+        group_E = self.bands.group_L[true.column_E]
+        rows = {name: np.unique(true.row_E[group_E == at]) for at, name in enumerate(self.bands.names)}
+        return {name: float(complete_Q[some].mean()) for name, some in rows.items() if len(some)}
 
     def backward(self, step: int, prepared: Prepared) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a batch; leaves its gradients in the parameters.

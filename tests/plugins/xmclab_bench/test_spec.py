@@ -115,11 +115,11 @@ def test_every_named_spec_resolves_whole(name: str) -> None:
 
 
 def test_the_papers_comparisons_ship() -> None:
-    papers = {"reductions", "losses", "hard_negatives", "symmetric", "pool", "efficiency"}
+    papers = {"reductions", "losses", "batches", "negatives", "hard_negatives", "symmetric", "pool", "efficiency"}
     assert set(named_specs()) == papers | {"efficiency_transformer"}
 
 
-@pytest.mark.parametrize("name", ["losses", "hard_negatives", "symmetric", "pool"])
+@pytest.mark.parametrize("name", ["losses", "batches", "negatives", "hard_negatives", "symmetric", "pool"])
 def test_rows_that_are_no_reductions_all_train_on_a_pool(name: str) -> None:
     cells, _ = resolve_cells(load_spec(name, []), default_registry())
     whole = [cell.row for cell, config in cells if any(config.objective(head).needs_all for head in config.heads)]
