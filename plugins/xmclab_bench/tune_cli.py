@@ -93,9 +93,10 @@ def _train(found: Tuned, out: Path) -> Path:
     folder = out / f"run-{found.best.number}"
     if not (folder / "result.json").is_file():
         command = [sys.executable, "-m", "xmclab", *found.arguments, "--out", str(folder)]
-        code = subprocess.run(command, stdout=sys.stderr, check=False).returncode
-        if code:
-            raise typer.Exit(code)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        sys.stderr.write(done.stdout)  # its table; stdout has what was found
+        if done.returncode:
+            raise typer.Exit(done.returncode)
     return folder
 
 
