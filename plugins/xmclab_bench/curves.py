@@ -25,8 +25,8 @@ def tuning_curve(scores: Sequence[float | None]) -> list[dict[str, Any]]:
     from opda.nonparametric import EmpiricalDistribution
 
     reached = np.array([WORST if score is None else score for score in scores])
-    if not len(reached):
-        return []
+    if len(reached) < 2:  # one trial says nothing about others
+        return [{"n": 1, "median": float(score), "low": None, "high": None} for score in reached]
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Duplicates", RuntimeWarning)  # ties only make the band too wide
         lower_cdf, cdf, upper_cdf = EmpiricalDistribution.confidence_bands(

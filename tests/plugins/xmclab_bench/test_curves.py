@@ -38,3 +38,7 @@ def test_a_failed_trial_counts_as_the_worst() -> None:
     assert tuning_curve([None, 40.0, 40.0])[0]["median"] == 40.0
     assert tuning_curve([None, None, 40.0])[0]["median"] == 0.0
     assert tuning_curve([]) == []
+
+
+def test_a_single_trial_has_an_open_band() -> None:
+    assert tuning_curve([40.0]) == [{"n": 1, "median": 40.0, "low": None, "high": None}]
