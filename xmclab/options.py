@@ -24,6 +24,10 @@ class Span:
         if self.log and self.low <= 0:
             raise ValueError(f"{self}: the logarithm needs numbers above 0")
 
+    @property
+    def ends(self) -> tuple[float, float]:
+        return self.low, self.high
+
     def __str__(self) -> str:
         return f"{'log' if self.log else 'linear'}({self.low:g}, {self.high:g})"
 
@@ -37,6 +41,10 @@ class OneOf:
     def __post_init__(self) -> None:
         if len(self.values) < 2:
             raise ValueError("a choice needs at least two values")
+
+    @property
+    def ends(self) -> tuple[Any, ...]:
+        return self.values
 
     def __str__(self) -> str:
         return f"one_of({', '.join(map(str, self.values))})"
@@ -76,6 +84,8 @@ def option(
     """
     bounds = {"gt": gt, "ge": ge, "lt": lt, "le": le}
     metadata: dict[str, Any] = {"help": help} | {name: bound for name, bound in bounds.items() if bound is not None}
+    if not isinstance(search, Span | OneOf | None):
+        raise TypeError(f"search={search!r}: use log(...), linear(...) or one_of(...)")
     if search is not None:
         metadata["search"] = search
     if default_factory is not None:

@@ -80,7 +80,9 @@ def _list_cells(spec: Spec, registry: Registry) -> None:
     from xmclab.data import open_data
     from xmclab_bench.spec import resolve_cells
 
-    found, refused = resolve_cells(spec, registry)
+    found, refused = resolve_cells(replace(spec, tuned={}) if spec.tune else spec, registry)
+    if spec.tune:
+        note("each row is tuned first; what is chosen for it comes on top")
     for config in {config.data_key(): config for _, config in found}.values():
         open_data(config)  # reports missing data now
     for cell, _ in found:

@@ -125,13 +125,20 @@ def open_study(journal: Path, question: Question) -> Study:
     if before is None:
         study.set_user_attr(ASKED, question.asked)
     elif before != question.asked:
-        changed = ", ".join(key for key in before if before[key] != question.asked.get(key))
-        hint = "choose another --out, or ask the same again to continue"
-        raise ConfigError(Problem(str(journal), f"its study {question.name!r} has other {changed}", hint))
+        then, now = _settings(before), _settings(question.asked)
+        said = f"{', '.join(sorted(then - now)) or 'nothing'} then, {', '.join(sorted(now - then)) or 'nothing'} now"
+        hint = "choose another --out, or repeat its command to continue it"
+        raise ConfigError(Problem(str(journal), f"its study {question.name!r} has other settings: {said}", hint))
     for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
         if _abandoned(trial):
             _again(study, trial.number, trial.params)
     return study
+
+
+def _settings(asked: Mapping[str, Any]) -> set[str]:
+    """What a study was asked, as single settings."""
+    space = (f"{key}: {values}" for key, values in asked["space"].items())
+    return {*asked["overrides"], *space, *(f"{key} {asked[key]}" for key in ("metric", "seed", "method"))}
 
 
 def _abandoned(trial: FrozenTrial) -> bool:
@@ -186,8 +193,10 @@ class Runner:
 
     def run(self, study: Study, question: Question, trials: int, deadline: float | None = None) -> None:
         """Run trials until that many ended, or none is to begin after the deadline (of `time.monotonic`)."""
-        running = 0
+        running, self._wanted = 0, trials
         stopped = threading.Event()
+        if before := len(ended(study)):
+            self.tell(f"{question.name}: {before} of {trials} trials are done")
 
         def work(launch: Launch) -> None:
             nonlocal running
@@ -206,9 +215,14 @@ class Runner:
                     with self._lock:
                         running -= 1
 
-        with ThreadPoolExecutor(self.at_once) as pool, runner.processes(threads_of_each(self.at_once)) as launch:
-            for future in [pool.submit(work, launch) for _ in range(self.at_once)]:
-                future.result()
+        try:
+            with ThreadPoolExecutor(self.at_once) as pool, runner.processes(threads_of_each(self.at_once)) as launch:
+                for future in [pool.submit(work, launch) for _ in range(self.at_once)]:
+                    future.result()
+        except (KeyboardInterrupt, SystemExit):
+            done = f"{len(ended(study))} of {trials} trials"
+            self.tell(f"{question.name}: interrupted after {done}; the same command continues")
+            raise
 
     def _measure(self, study: Study, question: Question, trial: Trial, launch: Launch) -> bool:
         """Run a trial and tell the study; False: it was interrupted, and so should the others be."""
@@ -251,7 +265,8 @@ class Runner:
         best = best_of(study)
         known = f"; best {best.value:.2f}, of trial {best.number}" if best else ""
         drawn = " ".join(f"{key}={value}" for key, value in drawn_by(study.trials[trial.number], question.axes).items())
-        self.tell(f"{question.name} trial {trial.number}: {question.metric} {outcome}{known}  ({drawn})")
+        count = f"[{len(ended(study))}/{self._wanted}]"
+        self.tell(f"{question.name} {count} trial {trial.number}: {question.metric} {outcome}{known}  ({drawn})")
 
 
 class _Watch:

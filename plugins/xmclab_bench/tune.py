@@ -13,6 +13,7 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from xmclab.errors import ConfigError, Problem, did_you_mean
+from xmclab.evaluation.metrics import metrics_of
 from xmclab.host import Config, Registry, resolve
 from xmclab.host.recipes import Entry, is_file_name
 from xmclab.system.files import new_file
@@ -21,6 +22,7 @@ from xmclab_bench.space import Axis, declared, read_space, space_of, values_of
 from xmclab_bench.spec import Cell, Spec
 from xmclab_bench.study import EPOCH, GIVEN, JOURNAL, Question, Runner, best_of, drawn_by, ended, open_study
 
+MANY = 1 << 30  # labels: metrics at any depth
 SHARE = 0.2  # of the training queries, for validation, unless the config says otherwise
 RECIPE = "recipe.yaml"
 
@@ -62,12 +64,18 @@ def tune(
         ConfigError: the config or the space has problems, or no trial was complete.
     """
     config = resolve(overrides, registry)
+    known = metrics_of(config.settings.evaluate.depth, MANY)
+    if metric not in known:
+        raise ConfigError(Problem(f"--metric {metric}", "there is no such metric", did_you_mean(metric, known)))
     axes = _axes(config, space)
     base = (*_validation(config), f"validate.metric={metric}", *overrides)
     question = Question("tune", base, axes, metric, config.settings.seed, "guided")
     study = open_study(out / JOURNAL, question)
-    if not study.get_trials(deepcopy=False) and (first := _as_configured(config, axes)):
-        study.enqueue_trial(first, user_attrs={GIVEN: "recipe"})
+    if not study.get_trials(deepcopy=False):
+        if first := _as_configured(config, axes):
+            study.enqueue_trial(first, user_attrs={GIVEN: "recipe"})
+        else:
+            runner.tell("note: the recipe has a value outside the space, so the recipe itself is not tried")
     deadline = None if seconds is None else time.monotonic() + seconds
     runner.run(study, question, trials, deadline)
     best = best_of(study)
@@ -84,6 +92,9 @@ def tune(
 
 def _axes(config: Config, space: Path | None) -> list[Axis]:
     axes = declared(config) if space is None else read_space(space, config)
+    if typed := [axis.key for axis in axes if config.sources.get(axis.key) == "override"]:
+        hint = "leave it out of one of them"
+        raise ConfigError(*(Problem(key, "is set on the command line and tried by the space", hint) for key in typed))
     if not axes:
         hint = "name some with --space FILE, or leave their values to the recipe"
         raise ConfigError(Problem("tune", "no option of this config is left to try", hint))
@@ -163,10 +174,12 @@ def tune_rows(
         axes = _of_row(spec, config)
         if not axes:
             continue
+        ranked = config.make("search").names(config.heads)
+        search = [name for name in spec.searches if name in ranked] or ranked
         every = f"validate.every={config.settings.epochs}"  # trained to the end, as the seeds will be
-        base = (*_validation(config), f"validate.metric={metric}", every, "evaluate.every=0", *cell.overrides)
+        chosen_by = (f"validate.metric={metric}", f"validate.search={search[-1]}")
+        base = (*_validation(config), *chosen_by, every, "evaluate.every=0", *cell.overrides)
         question = Question(", ".join(filter(None, (row, column))), base, axes, metric, cell.seed)
-        search = config.make("search").names(config.heads)[-1]
         study = open_study(journal, question)
         runner.run(study, question, trials)
         best = best_of(study)
@@ -179,7 +192,7 @@ def tune_rows(
                 "name": row,
                 "column": column,
                 "chosen": drawn_by(best, axes) if best else {},
-                "search": search,
+                "search": search[-1],
                 "space": question.asked["space"],
                 "draws": [drawn_by(trial, axes) for trial in some],
                 "scores": scores,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -121,5 +122,8 @@ def _show(found: Tuned, out: Path, run: Path | None, as_json: bool) -> None:
         print_json(document)
         return
     print(f"best: {document['metric']} {document['score']:.2f} on the validation queries, by trial {document['trial']}")
+    if run:
+        search, metrics = list(json.loads((run / "result.json").read_text(encoding="utf-8"))["metrics"].items())[-1]
+        print(f"test: {document['metric']} {metrics[document['metric']]:.2f} by {search}")
     print(found.command)
     print(f"recipe: {document['recipe']}\nreport: {document['page']}" + (f"\nrun: {run}" if run else ""))

@@ -222,8 +222,8 @@ def _tied(place: _Place, group: Sequence[str], ahead: Sequence[tuple[str, str]],
     if others:
         return [f"{_rows(group)} cannot be told apart"]
     span = place.span([(leader, other) for other in tied])
-    less = f"{_told(leader)} less {_told(tied[0]) if len(tied) == 1 else 'the others'}"
-    return [f"{_rows(group)} cannot be told apart: {less} is {span} points (95 % interval)"]
+    minus = f"{_told(leader)} minus {_told(tied[0]) if len(tied) == 1 else 'the others'}"
+    return [f"{_rows(group)} cannot be told apart: {minus} is {span} points (95 % interval)"]
 
 
 def _behind(place: _Place, group: Sequence[str], pattern: Sequence[Status], behind: Sequence[str]) -> str:

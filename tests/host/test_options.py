@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from xmclab.errors import ConfigError
+from xmclab.errors import ConfigError, PluginError
 from xmclab.host.options import make_part, options_of
 from xmclab.options import Span, linear, log, one_of, option
 
@@ -106,6 +106,17 @@ def test_an_option_says_what_tuning_tries() -> None:
     assert found == {"rate": Span(1e-3, 1, log=True), "plain": None}
     assert str(found["rate"]) == "log(0.001, 1)"
     assert (str(linear(0, 0.5)), str(one_of("a", 1))) == ("linear(0, 0.5)", "one_of(a, 1)")
+
+
+def test_what_tuning_tries_must_fit_the_option() -> None:
+    @dataclass
+    class Wide:
+        rate: float = option(0.5, "a share", ge=0, search=linear(-1, 1))
+
+    with pytest.raises(PluginError, match="-1"):
+        options_of(Wide)
+    with pytest.raises(TypeError, match="use log"):
+        option(1, search=[1, 2])  # type: ignore[arg-type]
 
 
 def test_a_part_reports_all_problems_at_once() -> None:

@@ -83,8 +83,10 @@ class Option:
         return text
 
     def check(self) -> None:
-        """Raise if values cannot be converted to this type and these bounds."""
+        """Raise if values, or those that tuning tries, cannot be converted to this type and these bounds."""
         _ = self._adapter
+        for value in self.search.ends if self.search else ():
+            self.convert(value)
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
@@ -126,7 +128,7 @@ def _option(cls: type, field: dataclasses.Field[Any]) -> Option:
     try:
         option = Option(field.name, _field_type(cls, field.name), default, *told)
         option.check()
-    except (NameError, TypeError, AttributeError, SyntaxError, PydanticUserError) as error:
+    except (NameError, TypeError, AttributeError, SyntaxError, ValueError, PydanticUserError) as error:
         reason = str(error).splitlines()[0]
         raise PluginError(
             Problem(f"{cls.__name__}.{field.name}", f"the option's type cannot be used: {reason}")

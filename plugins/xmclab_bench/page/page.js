@@ -107,9 +107,9 @@ function frame(points, xLabel, yLabel, {zeroY = false} = {}) {
 
 const label = tick => Math.abs(tick) >= 1000 ? tick.toLocaleString("en") : String(tick);
 
-function lineChart(series, xLabel, yLabel) {
-  const ends = series.flatMap(line => (line.band || []).flatMap(([at, low, high]) => [[at, low], [at, high]]));
-  const all = [...series.flatMap(line => line.points), ...ends.filter(end => end[1] !== null)];
+function lineChart(series, xLabel, yLabel, frameOf = series) {
+  const ends = frameOf.flatMap(line => (line.band || []).flatMap(([at, low, high]) => [[at, low], [at, high]]));
+  const all = [...frameOf.flatMap(line => line.points), ...ends.filter(end => end[1] !== null)];
   if (!all.length) return null;
   const {svg, x, y} = frame(all, xLabel, yLabel);
   const highest = Math.max(...all.map(point => point[1])), lowest = Math.min(...all.map(point => point[1]));
@@ -282,10 +282,11 @@ function drawTuning() {
   const line = row => ({name: row.name, points: row.curve.map(point => [point.n, point.median]),
     band: row.curve.map(point => [point.n, point.low, point.high])});
   const told = `${report.tuning.metric} on the validation queries that the best of n random trials reaches, as a median, with `
-    + "its 95 % band. Where a band is open above, more trials than were run would have to tell; it is drawn up to the frame.";
+    + "its 95 % band. A band that is open, which only more trials could close, is drawn up to the frame.";
+  const lines = rows.map(line);
   fill("tuning", element("p", {class: "note"}, told), legend(rows.map(row => row.name)),
-    charts(...rows.map(row => figure(row.name, lineChart([line(row)], "trials", report.tuning.metric))),
-      figure("All rows, without bands", lineChart(rows.map(row => ({...line(row), band: undefined})), "trials", report.tuning.metric))),
+    charts(...lines.map(each => figure(each.name, lineChart([each], "trials", report.tuning.metric, lines))),
+      figure("All rows, without bands", lineChart(lines.map(each => ({...each, band: undefined})), "trials", report.tuning.metric))),
     settings);
 }
 

@@ -124,6 +124,7 @@ def test_trials_look_at_validation_only_and_have_equal_steps(tmp_path: Path, mon
     assert {config["validate"]["share"] for config in trials} == {0.2}
     assert {config["validate"]["every"] for config in trials} == {2}  # once, after the last epoch
     assert {config["validate"]["share"] for config in seeds} == {0.0}
+    assert {config["validate"]["search"] for config in trials} == {"de+clf"}  # of the verdict, not the last one
     assert {config["epochs"] for config in seen} == {2}
 
 
@@ -211,6 +212,19 @@ def test_the_number_of_epochs_is_that_of_the_best_validation(tmp_path: Path, mon
 def test_a_space_is_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = tuned(tmp_path, monkeypatch, lambda _: 40.0, space="pool.beta: [1, 3]\n")
     assert set(found.chosen) == {"pool.beta", "epochs"}
+
+
+def test_a_wrong_metric_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    work = Runner(default_registry(), tmp_path / "cells", 1, lambda _: None)
+    with pytest.raises(ConfigError, match=r"--metric P@7.*did you mean 'P@"):
+        tune(["recipe=unidec", "data=tiny"], default_registry(), work, tmp_path / "out", 3, "P@7")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_was_typed_cannot_be_tried_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed_ = ("recipe=unidec", "data=tiny", "pool.beta=3")
+    with pytest.raises(ConfigError, match="on the command line and tried by the space"):
+        tuned(tmp_path, monkeypatch, lambda _: 40.0, typed_, space="pool.beta: [1, 3]\n")
 
 
 def test_nothing_to_try_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,8 @@ def test_a_csv_is_tuned_and_trained_even_if_a_trial_runs_out_of_memory(tmp_path:
     assert (tmp_path / document["page"]).is_file()
     again = xmclab(tmp_path, "tune", *mine, *wanted)
     assert again.returncode == 0, again.stderr
-    assert "trial" not in again.stderr  # nothing is left to run
+    assert again.stderr.endswith("tune: 4 of 4 trials are done\n")  # nothing is left to run
+    assert "test: P@1 " in again.stdout
     assert document["command"] in again.stdout
 
 

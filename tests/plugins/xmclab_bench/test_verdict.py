@@ -102,8 +102,8 @@ def test_rows_tied_with_the_highest_are_one_group() -> None:
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
-        ("AB", "A and B cannot be told apart: A less B is -0.4 to 0.6 points (95 % interval)."),
-        ("ABC", "A, B and C cannot be told apart: A less the others is -0.4 to 0.7 points (95 % interval)."),
+        ("AB", "A and B cannot be told apart: A minus B is -0.4 to 0.6 points (95 % interval)."),
+        ("ABC", "A, B and C cannot be told apart: A minus the others is -0.4 to 0.7 points (95 % interval)."),
     ],
 )
 def test_rows_that_are_all_tied_have_the_interval_of_their_difference(names: str, sentence: str) -> None:
