@@ -172,9 +172,9 @@ def ended(study: Study) -> list[FrozenTrial]:
     return [trial for trial in trials if f"{AGAIN} {trial.number}" not in interrupted]
 
 
-def best_of(study: Study) -> FrozenTrial | None:
-    """The complete trial with the highest score; of equals, the first."""
-    complete = [trial for trial in ended(study) if trial.state == TrialState.COMPLETE]
+def best_of(study: Study, trials: int | None = None) -> FrozenTrial | None:
+    """The complete trial with the highest score, of all or the first ones; of equals, the first."""
+    complete = [trial for trial in ended(study)[:trials] if trial.state == TrialState.COMPLETE]
     return max(complete, key=lambda trial: (trial.value or 0.0, -trial.number), default=None)
 
 

@@ -20,7 +20,7 @@ from xmclab.system.files import new_file
 from xmclab_bench.curves import tuning_curve
 from xmclab_bench.space import Axis, declared, read_space, space_of, values_of
 from xmclab_bench.spec import Cell, Spec
-from xmclab_bench.study import EPOCH, GIVEN, JOURNAL, Question, Runner, best_of, drawn_by, ended, open_study
+from xmclab_bench.study import EPOCH, GIVEN, JOURNAL, REASON, Question, Runner, best_of, drawn_by, ended, open_study
 
 MANY = 1 << 30  # labels: metrics at any depth
 SHARE = 0.2  # of the training queries, for validation, unless the config says otherwise
@@ -80,7 +80,7 @@ def tune(
     runner.run(study, question, trials, deadline)
     best = best_of(study)
     if best is None:
-        reasons = [trial.user_attrs.get("reason", "") for trial in ended(study)]
+        reasons = [trial.user_attrs.get(REASON, "") for trial in ended(study)]
         raise ConfigError(
             Problem("tune", f"none of {len(reasons)} trials was complete", next(filter(None, reasons), ""))
         )
@@ -182,8 +182,7 @@ def tune_rows(
         question = Question(", ".join(filter(None, (row, column))), base, axes, metric, cell.seed)
         study = open_study(journal, question)
         runner.run(study, question, trials)
-        best = best_of(study)
-        some = ended(study)[:trials]
+        best, some = best_of(study, trials), ended(study)[:trials]
         if best is not None:
             chosen[row, column] = tuple(_overrides(drawn_by(best, axes)))
         scores = [trial.value if trial.state == TrialState.COMPLETE else None for trial in some]

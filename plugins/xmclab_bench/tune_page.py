@@ -38,10 +38,11 @@ def tune_page(tuned: Tuned, run: str) -> str:
         f"Best of {len(trials)} trials: {metric} {tuned.best.value:.2f} on the validation queries, by trial "
         f"{tuned.best.number}."
     )
+    asked = " ".join(text for text in tuned.question.base if not text.startswith("validate."))
     sections = [
         (
             "The best settings",
-            f"<pre>{escape(tuned.command)}</pre>" + (f"<p>Trained: {escape(run)}</p>" if run else ""),
+            f"<pre class=wrapped>{escape(tuned.command)}</pre>" + (f"<p>Trained: {escape(run)}</p>" if run else ""),
         ),
         ("History", _svg(lambda axes: _history(axes, trials, metric))),
         ("What mattered", _important(tuned, trials)),
@@ -52,7 +53,7 @@ def tune_page(tuned: Tuned, run: str) -> str:
     return (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{escape(tuned.question.name)}</title>'
         f'<meta name="generator" content="xmclab {__version__}"><style>{css}</style></head><body>'
-        f"<header><h1>{escape(verdict)}</h1></header><main>{body}</main>"
+        f"<header><h1>{escape(verdict)}</h1><p>{escape(asked)}</p></header><main>{body}</main>"
         f"<footer>Made by xmclab {__version__}. The scores are of validation queries; the best of many is a little "
         "too good for other queries.</footer></body></html>\n"
     )
@@ -75,7 +76,8 @@ def _history(axes: Axes, trials: Sequence[FrozenTrial], metric: str) -> None:
     axes.step(list(complete), list(accumulate(complete.values(), max)), where="post", color=OTHER, label="best so far")
     pruned = {trial.number: trial.intermediate_values for trial in trials if trial.state == TrialState.PRUNED}
     last = {number: list(values.values())[-1] for number, values in pruned.items() if values}
-    axes.plot(list(last), list(last.values()), "x", color="#7f7f7f", label="pruned, its last epoch")
+    if last:
+        axes.plot(list(last), list(last.values()), "x", color="#7f7f7f", label="pruned, its last epoch")
     axes.set_xlabel("trial")
     axes.set_ylabel(metric)
     axes.legend()
@@ -95,7 +97,12 @@ def _important(tuned: Tuned, trials: Sequence[FrozenTrial]) -> str:
     found = importances(tuned)
     if not found:
         return f"<p>Too few complete trials to tell ({ENOUGH} are needed).</p>"
-    return _svg(lambda axes: axes.barh(list(found)[::-1], list(found.values())[::-1], color=COLOUR))
+
+    def draw(axes: Axes) -> None:
+        axes.barh(list(found)[::-1], list(found.values())[::-1], color=COLOUR)
+        axes.set_xlabel(f"share in what made a trial good, of {len(trials)} trials: a hint, not a measurement")
+
+    return _svg(draw)
 
 
 def _more(trials: Sequence[FrozenTrial], metric: str) -> str:
@@ -111,7 +118,7 @@ def _more(trials: Sequence[FrozenTrial], metric: str) -> str:
         known = [point["median"] for point in curve]
         low = [point["low"] if point["low"] is not None else min(known) for point in curve]
         high = [point["high"] if point["high"] is not None else max(known) for point in curve]
-        axes.fill_between(n, low, high, color=COLOUR, alpha=0.15, label="95 % band, where it has an end")
+        axes.fill_between(n, low, high, color=COLOUR, alpha=0.15, label="95 % band; open where it reaches the frame")
         axes.plot(n, known, color=COLOUR, label="median best of n random trials")
         axes.set_xlabel("random trials")
         axes.set_ylabel(metric)
