@@ -272,16 +272,22 @@ def test_the_best_epoch_is_what_the_result_and_the_records_say(
     assert result.document["seconds"]["validate"] > 0
 
 
-def test_the_test_queries_are_ranked_exactly_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Any]
-) -> None:
-    ranked: list[int] = []
+@pytest.fixture
+def ranked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of queries of every ranking that runs make from here on."""
+    counts: list[int] = []
 
     def counted(*arguments: Any) -> Any:
-        ranked.append(len(arguments[2]["de"]))
+        counts.append(len(arguments[2]["de"]))
         return rank(*arguments)
 
     monkeypatch.setattr("xmclab.runs.run.rank", counted)
+    return counts
+
+
+def test_the_test_queries_are_ranked_exactly_once(
+    tmp_path: Path, ranked: list[int], small_config: Callable[..., Any]
+) -> None:
     said = io.StringIO()
     console = Console(file=said, width=200)
     run(small_config("epochs=3", "validate.share=0.2", "evaluate.every=1"), tmp_path / "out", console)
@@ -291,15 +297,8 @@ def test_the_test_queries_are_ranked_exactly_once(
 
 
 def test_without_the_test_the_result_is_of_the_validation_queries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Any]
+    tmp_path: Path, ranked: list[int], monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Any]
 ) -> None:
-    ranked: list[int] = []
-
-    def counted(*arguments: Any) -> Any:
-        ranked.append(len(arguments[2]["de"]))
-        return rank(*arguments)
-
-    monkeypatch.setattr("xmclab.runs.run.rank", counted)
     monkeypatch.setattr(BestEpoch, "_value", worst_is_best)
     result = run(small_config(*VALIDATED, "evaluate.test=false"), tmp_path / "out", QUIET)
     assert set(ranked) == {252}
