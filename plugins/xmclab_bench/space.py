@@ -119,6 +119,8 @@ def space_of(entries: list[Entry], config: Config) -> list[Axis]:
         option = options.get(entry.key)
         if option is None:
             hint = did_you_mean(entry.key, options)
+            if entry.key in config.parts or entry.key in config.sources:
+                hint = "a space holds options; compare parts with xmclab bench"
             problems.append(Problem(entry.where, "the config has no such option", hint))
             continue
         try:
@@ -127,7 +129,7 @@ def space_of(entries: list[Entry], config: Config) -> list[Axis]:
                 option.convert(str(value) if option.type is not int else value)
             axes.append(Axis(entry.key, values, option.type is int))
         except ValueError as error:
-            problems.append(Problem(entry.where, str(error), "log(1e-3, 1e-1), linear(0, 0.5) or [3, 10]"))
+            problems.append(Problem(entry.where, str(error), option.help))
     if problems or not axes:
         raise ConfigError(*(problems or [Problem("space", "names nothing to try")]))
     return axes
@@ -138,7 +140,7 @@ def _values(entry: Entry) -> Span | OneOf:
         return OneOf(tuple(entry.value))
     match = SPAN.fullmatch((entry.value or "").strip())
     if match is None:
-        raise ValueError(f"{entry.value!r} is not a space")
+        raise ValueError(f"{entry.value!r} is not a space; write log(1e-3, 1e-1), linear(0, 0.5) or [3, 10]")
     return Span(float(match[2]), float(match[3]), log=match[1] == "log")
 
 

@@ -58,7 +58,9 @@ def test_a_file_says_what_is_tried(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("encoder.lrr: log(1e-3, 1e-2)", "encoder.lr"),
-        ("encoder.lr: 0.1 to 1", "is not a space"),
+        ("encoder.lr: 0.1 to 1", r"is not a space; write log"),
+        ("loss.clf: [ds, bce]", "a space holds options"),
+        ("sampler: [random, cluster]", "a space holds options"),
         ("encoder.lr: log(0.1, 0.01)", "must be smaller"),
         ("encoder.lr: log(0, 0.01)", "above 0"),
         ("encoder.lr: linear(-1, 1)", "greater than 0"),
