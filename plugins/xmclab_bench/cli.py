@@ -122,7 +122,9 @@ def _tuning(trials: int, out: Path, shipped: bool) -> Tuning | None:
             raise ConfigError(Problem("--shipped", "has no effect without --tune"))
         return None
     needs_tune()
-    return Tuning(trials, out / "journal.log", shipped)
+    from xmclab_bench.study import JOURNAL
+
+    return Tuning(trials, out / JOURNAL, shipped)
 
 
 @contextmanager

@@ -13,7 +13,7 @@
  "tests":    [{"search", "column", "metric", "a", "b", "value", "low", "high", "p"}],      a, b: rows of a search
  "heads":    [{"name", "column", "metric", "a", "b", "value", "low", "high", "p"}],        a, b: searches of a row
  "left_out": [{"name", "column", "seed", "reason"}],                             cells that failed or cannot exist
- "tuning":   {"trials", "metric", "search",                                      null if rows were not tuned
+ "tuning":   {"trials", "metric",                                                null if rows were not tuned
               "rows": [{"name", "column", "chosen", "draws", "scores", "curve": [{"n", "median", "low", "high"}]}]}}
 
 All values are JSON values, numbers unrounded.

@@ -125,7 +125,7 @@ def space_of(entries: list[Entry], config: Config) -> list[Axis]:
             continue
         try:
             values = _values(entry)
-            for value in values.values if isinstance(values, OneOf) else (values.low, values.high):
+            for value in values.ends:
                 option.convert(str(value) if option.type is not int else value)
             axes.append(Axis(entry.key, values, option.type is int))
         except ValueError as error:

@@ -40,15 +40,7 @@ from xmclab_bench.view import Job
 JOURNAL = "journal.log"
 TRIAL = ("keep_model=false", "baseline=none", "evaluate.test=false")  # settings of every trial
 # What studies and trials remember. GIVEN: its values were not drawn, but those of a recipe or an interrupted trial.
-ASKED, PROCESS, REASON, AGAIN, EPOCH, SECONDS, GIVEN = (
-    "asked",
-    "process",
-    "reason",
-    "again",
-    "epoch",
-    "seconds",
-    "given",
-)
+ASKED, PROCESS, REASON, AGAIN, EPOCH, GIVEN = "asked", "process", "reason", "again", "epoch", "given"
 INTERRUPTED = (130, 143, -2, -15)  # exit codes of a run that was stopped from outside
 JUST_STARTED = timedelta(minutes=1)  # a trial so young may not have said yet whose it is
 STARTUP = 8  # random trials before those that learn from others, and before any is pruned
@@ -251,7 +243,6 @@ class Runner:
             found = document["validation"]
             value = found["metrics"][found["search"]][question.metric]
             trial.set_user_attr(EPOCH, found["epoch"])
-            trial.set_user_attr(SECONDS, document["seconds"]["train"])
             study.tell(trial, value)
             self._told(study, question, trial, f"{value:.2f}")
         return True

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 from xmclab.errors import ConfigError, Problem, did_you_mean
 from xmclab.evaluation.metrics import metrics_of
 from xmclab.host import Config, Registry, resolve
-from xmclab.host.recipes import Entry, is_file_name
+from xmclab.host.recipes import MADE_WITH, Entry, is_file_name
 from xmclab.system.files import new_file
 from xmclab_bench.curves import tuning_curve
 from xmclab_bench.space import Axis, declared, read_space, space_of, values_of
@@ -126,8 +126,8 @@ def _write_recipe(path: Path, config: Config, overrides: Sequence[str], chosen: 
     left_out = ("data", "plugin", "seed", "device")
     kept = {key: value for key, value in given.items() if key not in left_out and not key.startswith("validate.")}
     lines = [
+        *([f"# {MADE_WITH}{' plugin='.join(plugins)}"] if plugins else []),
         f"# {config.recipe}, tuned on validation queries.",
-        *([f"# made with plugin={' plugin='.join(plugins)}"] if plugins else []),
         *([f"base: {base}"] if base else []),
         *(f"{key}: {value}" for key, value in {**kept, **chosen}.items()),
     ]

@@ -14,12 +14,13 @@ import typer
 from xmclab.cli.common import Json, print_json
 from xmclab.errors import ConfigError, Problem
 from xmclab_bench.cli import ended_by_sigterm, needs_tune
+from xmclab_bench.run_folder import RESULT
+from xmclab_bench.write import PAGE
 
 if TYPE_CHECKING:
     from xmclab_bench.tune import Tuned
 
 UNITS = {"s": 1, "m": 60, "h": 3600}
-PAGE = "report.html"
 
 
 def tune(
@@ -92,7 +93,7 @@ def _seconds(text: str) -> float | None:
 def _train(found: Tuned, out: Path) -> Path:
     """The run with the best settings, unless it is there."""
     folder = out / f"run-{found.best.number}"
-    if not (folder / "result.json").is_file():
+    if not (folder / RESULT).is_file():
         command = [sys.executable, "-m", "xmclab", *found.arguments, "--out", str(folder)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         sys.stderr.write(done.stdout)  # its table; stdout has what was found
@@ -123,7 +124,7 @@ def _show(found: Tuned, out: Path, run: Path | None, as_json: bool) -> None:
         return
     print(f"best: {document['metric']} {document['score']:.2f} on the validation queries, by trial {document['trial']}")
     if run:
-        search, metrics = list(json.loads((run / "result.json").read_text(encoding="utf-8"))["metrics"].items())[-1]
+        search, metrics = list(json.loads((run / RESULT).read_text(encoding="utf-8"))["metrics"].items())[-1]
         print(f"test: {document['metric']} {metrics[document['metric']]:.2f} by {search}")
     print(found.command)
     print(f"recipe: {document['recipe']}\nreport: {document['page']}" + (f"\nrun: {run}" if run else ""))

@@ -203,6 +203,17 @@ def test_the_best_is_written_as_a_recipe_that_trains_with_it(tmp_path: Path, mon
     assert resolve(found.arguments[1:], default_registry()).to_dict()["encoder"] == config["encoder"]
 
 
+def test_a_recipe_that_needs_a_plugin_says_so_in_its_first_comment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is what a run without the plugin quotes."""
+    plugin = tmp_path / "mine.py"
+    supplies = "[xmclab.part('loss', 'mine', 'xmclab_losses.ds:DecoupledSoftmax')]"
+    plugin.write_text(f"import xmclab\n\n@xmclab.hookimpl\ndef xmclab_parts():\n    return {supplies}\n")
+    found = tuned(tmp_path / "out", monkeypatch, lambda _: 40.0, ("recipe=unidec", "data=tiny", f"plugin={plugin}"), 1)
+    assert found.recipe.read_text().splitlines()[0] == f"# made with plugin={plugin}"
+
+
 def test_the_number_of_epochs_is_that_of_the_best_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = tuned(tmp_path, monkeypatch, peaks(psl=(45, 0.02)))
     assert found.chosen["epochs"] == "4"
