@@ -517,6 +517,17 @@ class Miner(ABC):
         """Optional: what to log about the latest refresh; as `index`, the report of its index."""
         return {}
 
+    def state(self) -> Mapping[str, NDArray[Any]] | None:
+        """Optional: the arrays that the latest refresh left, for checkpoints; they must not change in place.
+
+        Without them, a run that is resumed calls `refresh` again with the view of that time.
+        """
+        return None
+
+    def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Optional: take the arrays of `state` instead of a refresh."""
+        raise NotImplementedError(f"{type(self).__name__} has no state to load")
+
     @abstractmethod
     def sample(
         self, rows_Q: NDArray[np.int64], n: int, exclude_NL: sp.csr_array, rng: np.random.Generator

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import signal
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -66,6 +67,23 @@ class StorageError(XmclabError):
     """A run folder cannot be written or read."""
 
     exit_code = 7
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked the program to end: not an error, so nothing that catches `Exception` holds it up."""
+
+    def __init__(self, number: int, message: str = "") -> None:
+        self.number, self.message = number, message
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        text = f"stopped by {signal.Signals(self.number).name}"
+        return f"{text}: {self.message}" if self.message else text
+
+    @property
+    def exit_code(self) -> int:
+        """As shells report the death by a signal: 130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP."""
+        return 128 + self.number
 
 
 def closest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:

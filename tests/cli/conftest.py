@@ -16,7 +16,7 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 
     calls: list[tuple[Any, ...]] = []
 
-    def run(config: Any, out: Path | None, console: Any) -> Any:
+    def run(config: Any, out: Path | None, console: Any, **how: Any) -> Any:
         calls.append((config, out))
         print("a part that prints")
         return types.SimpleNamespace(document={"metrics": {"de": {"P@1": 50.0}}})

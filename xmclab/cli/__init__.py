@@ -1,7 +1,7 @@
 """The command line: `xmclab run`, `predict`, `eval`, `export`, `parts`, `recipes`; plugins add others.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 usage or config, 3 data, 4 plugin,
-5 diverged, 6 out of memory, 7 storage, 130 interrupted, 141 stdout was closed.
+5 diverged, 6 out of memory, 7 storage, 129, 130 and 143 stopped by SIGHUP, SIGINT and SIGTERM, 141 stdout was closed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from xmclab import __version__
 from xmclab.cli import export, predict
 from xmclab.cli.commands import Commands
 from xmclab.cli.common import Json, print_files, print_json, registry_with, without_plugins
-from xmclab.errors import XmclabError
+from xmclab.errors import ConfigError, Problem, Stopped, XmclabError
 from xmclab.system import messages
 
 # Commands import what they need when they run, so that --help does not wait for torch.
@@ -61,7 +61,11 @@ def _run_app() -> int:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return error.exit_code
+    except Stopped as stop:
+        print(stop, file=sys.stderr)
+        return stop.exit_code
     except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         return _stdout_is_gone()
@@ -103,6 +107,13 @@ def run(
     ] = None,
     as_json: Json = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Run folder, new or empty.")] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option("--resume", metavar="RUN", help="Continue the run of a folder; auto: that of --out, if it began."),
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict-resume", help="Of a damaged checkpoint, do not fall back to the one before.")
+    ] = False,
     why: Annotated[bool, typer.Option("--why", help="Print every value and who set it; do not train.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the config; do not train.")] = False,
 ) -> None:
@@ -111,28 +122,48 @@ def run(
     from xmclab.host.registry import default_registry
     from xmclab.host.resolver import resolve
 
+    overrides = list(overrides or ())
+    if resume and resume != AUTO:
+        overrides, out = _continued(Path(resume), overrides, out)
+    elif resume and out is None:
+        raise ConfigError(Problem("--resume auto", "needs --out DIR, the folder of the run"))
     registry = default_registry()
     for problem in registry.problems:
         logging.getLogger("xmclab.host").warning("%s", problem)
-    config = resolve(overrides or [], registry)
+    config = resolve(overrides, registry)
     if why:
         print_json(show.why_document(config)) if as_json else show.print_why(config)
     elif dry_run:
         print_json(config.to_dict()) if as_json else show.print_config(config)
     else:
-        _train(config, out, as_json)
+        _train(config, out, as_json, resume=bool(resume), strict=strict)
 
 
-def _train(config: Any, out: Path | None, as_json: bool) -> None:
+AUTO = "auto"
+
+
+def _continued(run: Path, overrides: list[str], out: Path | None) -> tuple[list[str], Path]:
+    """The overrides and the folder of a run that is continued."""
+    from xmclab.runs.resume import overrides_of
+
+    if out is not None and out != run:
+        raise ConfigError(Problem(f"--out {out}", f"the run goes on in {run}", "leave it out"))
+    if given := [word for word in overrides if word.startswith("recipe=")]:
+        raise ConfigError(Problem(given[0], f"the recipe is that of {run}", "leave it out"))
+    return [*overrides_of(run), *overrides], run
+
+
+def _train(config: Any, out: Path | None, as_json: bool, **how: bool) -> None:
     from rich.console import Console
 
     from xmclab.runs.run import print_result
     from xmclab.runs.run import run as train
+    from xmclab.system.signals import Signals
 
     # Parts may print; stdout is for results only.
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), Signals() as signals:
         try:
-            result = train(config, out, Console(file=sys.stderr))
+            result = train(config, out, Console(file=sys.stderr), signals=signals, **how)
         except Exception as error:
             if fault := config.registry.fault_of(error):
                 traceback.print_exc()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
 
 from xmclab.options import option
 
@@ -83,6 +86,40 @@ class ValidateSettings:
         return bool(self.share or self.file)
 
 
+def rhythm(text: str) -> tuple[int, float]:
+    """(steps, seconds) of `checkpoint.every`; one of them, or neither, is above 0.
+
+    Raises:
+        ValueError: if it is not such a text.
+    """
+    found = re.fullmatch(r"(\d+)([smh]?)", text)
+    if not found:
+        raise ValueError("is not a time, a number of steps or 0")
+    number, unit = int(found[1]), found[2]
+    return (0, float(number * UNITS[unit])) if unit else (number, 0.0)
+
+
+UNITS = {"s": 1, "m": 60, "h": 3600}
+Rhythm = Annotated[str, AfterValidator(lambda text: (rhythm(text), text)[1])]
+
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    """What is kept of an unfinished run: `checkpoint.every=500`."""
+
+    every: Rhythm = option(
+        "10m", "a time (10m, 90s, 1h), which also means the ends of epochs, or a number of steps (500); 0: off"
+    )
+    keep: int = option(2, "checkpoints kept; older ones are deleted", ge=1)
+
+
+@dataclass(frozen=True)
+class ResumeSettings:
+    """How a run is continued: `resume.allow=optim.clip,epochs`."""
+
+    allow: tuple[str, ...] = option((), "keys that may differ from the run that is resumed")
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything in a config that is not a part."""
@@ -105,6 +142,8 @@ class Settings:
     encode: EncodeSettings = field(default_factory=EncodeSettings)
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
     validate: ValidateSettings = field(default_factory=ValidateSettings)
+    checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
+    resume: ResumeSettings = field(default_factory=ResumeSettings)
 
 
 NONE = "none"  # in an optional slot: no part

@@ -66,12 +66,19 @@ class BestEpoch:
         return metrics[self.search][self.metric]
 
     def _keep(self) -> None:
-        """Copy the weights to host memory, which is allocated once."""
-        for name, weight in self.model.state_dict().items():
-            if name in self._weights:
-                self._weights[name].copy_(weight)
-            else:
-                self._weights[name] = weight.detach().to("cpu", copy=True)
+        """Copy the weights to host memory; the copy does not change, so a checkpoint may still be reading it."""
+        self._weights = {name: weight.detach().to("cpu", copy=True) for name, weight in self.model.state_dict().items()}
+
+    def state(self) -> tuple[dict[str, Any] | None, Mapping[str, Tensor]]:
+        """What `load` needs: numbers, as JSON values (None before the first measurement), and weights."""
+        if not self.epoch:
+            return None, {}
+        return {**self.document(), "seconds": self.seconds}, self._weights
+
+    def load(self, numbers: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
+        """Continue with the best epoch of an earlier process."""
+        self.epoch, self.search, self.metrics = int(numbers["epoch"]), str(numbers["search"]), dict(numbers["metrics"])
+        self.seconds, self._weights = float(numbers["seconds"]), dict(weights)
 
     def restore(self) -> int:
         """Give the model the weights of the best epoch, which is returned."""

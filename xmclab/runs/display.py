@@ -13,10 +13,14 @@ from xmclab.system.progress import Bar, note
 class Display:
     """Shows the records of a run as they come; a context manager."""
 
-    def __init__(self, console: Console, epochs: int, steps: int, metric: str = "P@1") -> None:
-        """`metric`: what to show of validations."""
+    def __init__(self, console: Console, epochs: int, steps: int, metric: str = "P@1", done: int = 0) -> None:
+        """
+        Args:
+            metric: what to show of validations.
+            done: steps that an earlier process did.
+        """
         self.console, self.epochs, self.metric = console, epochs, metric
-        self._bar = Bar(console, "training", steps, keep=True)
+        self._bar = Bar(console, "training", steps, keep=True, done=done)
         self._queries = self._epoch = 0
 
     def __enter__(self) -> Display:

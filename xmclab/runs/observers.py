@@ -64,11 +64,14 @@ def _end(observer: Tracker) -> None:
 
 
 @contextlib.contextmanager
-def observed(config: Config, folder: Path, steps: int, started: float) -> Iterator[Callable[[Record], None]]:
+def observed(
+    config: Config, folder: Path, steps: int, started: float, resumed: int = 0
+) -> Iterator[Callable[[Record], None]]:
     """A function that sends records to all trackers of a run: the chosen ones and the `always` ones.
 
     Args:
         started: start of the run, by `time.perf_counter`.
+        resumed: steps that an earlier process did.
     """
     observers = Observers(trackers(config))
 
@@ -83,7 +86,7 @@ def observed(config: Config, folder: Path, steps: int, started: float) -> Iterat
 
     try:
         observers.tell("start", lambda observer: observer.start(folder, config.to_dict()))
-        log({"event": "start", "steps": steps})
+        log({"event": "resume", "step": resumed, "steps": steps} if resumed else {"event": "start", "steps": steps})
         yield log
     except BaseException as error:
         observers.strict = False  # report the first of two errors

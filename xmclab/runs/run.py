@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -10,32 +12,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from rich.console import Console
 
-from xmclab.api import Dataset, Ragged, Ranking, Search
 from xmclab.data import with_reader
 from xmclab.data.tokens import Tokeniser
-from xmclab.data.validation import open_with_validation
-from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, Problem, XmclabError
+from xmclab.data.validation import Opened, open_with_validation
+from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, Problem, Stopped
 from xmclab.evaluation.report import print_table
-from xmclab.evaluation.scoring import Evaluator
-from xmclab.evaluation.search import Space, rank
 from xmclab.host.config import Config
 from xmclab.model.device import deterministic, pick_device
 from xmclab.runs import store
 from xmclab.runs.advice import advice
 from xmclab.runs.best import BestEpoch, check_choice
+from xmclab.runs.checkpoints import FOLDER as CHECKPOINTS
+from xmclab.runs.checkpoints import Checkpoints, Found
 from xmclab.runs.display import Display
+from xmclab.runs.measure import Queries, Scores
 from xmclab.runs.observers import observed
 from xmclab.runs.profile import Profile
+from xmclab.runs.resume import earlier_run
 from xmclab.system.progress import note
-from xmclab.training.loop import Log, fit
+from xmclab.system.signals import Signals
+from xmclab.training.loop import Log, Position, fit
 from xmclab.training.trainer import Trainer
-
-Scores = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -48,189 +48,178 @@ class RunResult:
     document: dict[str, Any]
 
 
-def run(config: Config, out: Path | None = None, console: Console | None = None) -> RunResult:
+def run(
+    config: Config,
+    out: Path | None = None,
+    console: Console | None = None,
+    *,
+    resume: bool = False,
+    strict: bool = False,
+    signals: Signals | None = None,
+) -> RunResult:
     """Train and evaluate as the config says; save everything in the run folder.
 
     Args:
         out: the run folder, new or empty; `runs/...` by default.
         console: where progress goes (default: stderr). Results are returned, not printed.
+        resume: continue the run of the folder, if there is one; if it has ended, return its result.
+        strict: of a damaged checkpoint, do not fall back to the one before.
+        signals: what may stop the run between two steps, while the caller has it handle signals.
     """
-    console = console or Console(file=sys.stderr)
-    settings = config.settings
     started = time.perf_counter()
-    profile = Profile(pick_device(settings.device), settings.profile)
+    if resume and out and (out / store.RESULT).is_file():
+        return _ended(out)
+    settings = config.settings
     config = with_reader(config)  # so that the saved config names the reader
     if not (settings.evaluate.test or settings.validate.on):
         hint = "set validate.share or validate.file"
         raise ConfigError(Problem("evaluate.test=false", "leaves nothing to measure without validation", hint))
-    opened = open_with_validation(config)
-    data, validation = opened.whole, opened.validation
-    if validation:
-        check_choice(config, data.num_labels)
-    folder = store.create_folder(out, f"{config.recipe}-{data.name}")
-    with deterministic(settings.deterministic):
-        with failures(folder, settings.compile):
-            trainer = make_trainer(config, opened.training, folder, console, profile)
-        store.save_config(folder, config)
-        store.write_json(folder / "environment.json", store.environment(config, data, trainer.device))
-        test = Queries(config, data, trainer, profile)
-        best = None
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(store.claimed(out, "", resume)) if out else None
+        opened = open_with_validation(config)
+        if opened.validation:
+            check_choice(config, opened.whole.num_labels)
+        folder = folder or stack.enter_context(store.claimed(None, f"{config.recipe}-{opened.whole.name}"))
+        stack.enter_context(deterministic(settings.deterministic))
+        stack.enter_context(failures(settings.compile))
+        found = None
+        if (folder / store.MANIFEST).is_file():
+            config, found = earlier_run(folder, config, opened.whole, strict)
+        job = _Job(config, opened, folder, console or Console(file=sys.stderr), signals or Signals(), started)
+        try:
+            return job.result(found)
+        except Stopped as stop:
+            if stop.message or not (folder / store.MANIFEST).is_file():
+                raise
+            raise Stopped(stop.number, f"resume with: xmclab run --resume {folder}") from None
+
+
+def _ended(folder: Path) -> RunResult:
+    """The result of a run that has ended."""
+    shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # if it was killed just before
+    with store.damage_reported(folder / store.RESULT):
+        document = json.loads((folder / store.RESULT).read_text(encoding="utf-8"))
+        return RunResult(folder, document["metrics"], document["baselines"], document)
+
+
+@dataclass
+class _Job:
+    """A run in its folder."""
+
+    config: Config
+    opened: Opened
+    folder: Path
+    console: Console
+    signals: Signals
+    started: float  # by `time.perf_counter`
+
+    def result(self, found: Found | None) -> RunResult:
+        """Train from the checkpoint, or from the start; save the model, measure it, save the rest."""
+        config, folder, settings = self.config, self.folder, self.config.settings
+        data, validation = self.opened.whole, self.opened.validation
+        self.profile = profile = Profile(pick_device(settings.device), settings.profile)
+        trainer = self._trainer(found)
+        test, best = Queries(config, data, trainer, profile), None
         if validation:
             queries = Queries(config, validation, trainer, profile, "validation")
             best = BestEpoch(trainer.model, queries.evaluate, settings.validate, len(validation.test))
             test = test if settings.evaluate.test else queries
-        seconds = {"prepare": time.perf_counter() - started}
-        with observed(config, folder, trainer.steps, started) as log, failures(folder, settings.compile):
-            seconds["train"] = train(trainer, log, test, best, folder, console)
+        if found:
+            found.restore(trainer, best)
+        else:
+            store.save_start(folder, config, data, trainer.model)
+        store.rewind(folder, found.manifest["records"] if found else 0)
+        seconds = {"prepare": time.perf_counter() - self.started}
+        at = found.at if found else Position()
+        with observed(config, folder, trainer.steps, self.started, at.step) as log:
+            seconds["train"] = self._train(trainer, log, test, best, at)
             seconds |= {"evaluate": test.seconds} | ({"validate": best.seconds} if best else {})
             with timed(seconds, "baselines"):
                 baselines = test.baselines()
             log({"event": "baselines", "metrics": baselines})
             store.save_points(folder, test.points())
             if settings.keep_model:
-                store.save_model(folder, trainer.model)
                 store.save_search(folder, test.search)
-            store.save_labels(folder, store.Labels(data.label_names, data.label_texts))
-            seconds["total"] = time.perf_counter() - started
+                store.seal(folder)
+            seconds["total"] = time.perf_counter() - self.started
             result = RunResult(folder, test.metrics, baselines, test.document(folder, baselines, seconds))
             if best:
                 result.document.update(split=test.purpose, validation=best.document())
             if profile.on:
                 result.document["profile"] = profile.summary()
-                profile.print_table(console)
+                profile.print_table(self.console)
             store.write_json(folder / store.RESULT, result.document)
-    return result
+            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+        return result
+
+    def _trainer(self, found: Found | None) -> Trainer:
+        tokeniser = Tokeniser(self.config.settings.data, self.console)
+        assets = self.folder / store.ENCODER if found else None
+        return Trainer(self.config, self.opened.training, tokeniser, self.profile.part, assets)
+
+    def _train(self, trainer: Trainer, log: Log, test: Queries, best: BestEpoch | None, at: Position) -> float:
+        """Run the loop, with records shown and sent to trackers, and chosen indexes saved; the seconds of training."""
+        folder, settings = self.folder, trainer.settings
+        self._announce(trainer, best, at)
+
+        def keep_model() -> None:
+            if settings.keep_model:
+                store.save_model(folder, trainer.model)
+                store.seal(folder)
+
+        about = {"config": self.config.to_dict(), "data": self.opened.whole.fingerprint, "world": 1}
+        with (
+            Display(self.console, settings.epochs, trainer.steps, settings.validate.metric, at.step) as display,
+            Checkpoints(folder, trainer, best, self.signals, about, keep_model, at) as checkpoints,
+            self.signals.deferred(),
+        ):
+
+            def tell(record: Any) -> None:
+                log(record)
+                display.show(record)
+                if record["event"] in ("refresh", "eval"):
+                    store.save_indexes(folder, test.indexes | {"mining": record.get("index", {})})
+
+            try:
+                return fit(trainer, tell, test.evaluate, best, checkpoints, at)
+            except DivergedError as error:
+                checkpoints.save_here()
+                keep_model()
+                _record_failure(folder, error)
+                raise
+
+    def _announce(self, trainer: Trainer, best: BestEpoch | None, at: Position) -> None:
+        """Say what is about to be done."""
+        data, settings, console = trainer.data, trainer.settings, self.console
+        queries = f"{len(data.train)} training queries" + (f", {best.queries} validation queries" if best else "")
+        note(console, f"{data.name}: {queries}, {data.num_labels} labels, {trainer.steps} steps on {trainer.device}")
+        if at.step:
+            note(console, f"resuming after step {at.step} of {trainer.steps}")
+        if best and settings.evaluate.every and settings.evaluate.test:
+            note(console, "evaluate.every: no effect, as with validation the test queries are ranked once, at the end")
+        for name, objective in trainer.objectives.items():
+            if objective.needs_all:
+                blocks, dense = "in blocks", "in one dense matrix (no closed form, so not streamed)"
+                note(console, f"{name}: scores all labels {blocks if name in trainer.streaming else dense}")
+        for text in advice(trainer):
+            note(console, f"note: {text}")
 
 
-def train(trainer: Trainer, log: Log, test: Queries, best: BestEpoch | None, folder: Path, console: Console) -> float:
-    """Run the loop, with records shown and sent to trackers, and chosen indexes saved; the seconds of training."""
-    data, settings = trainer.data, trainer.settings
-    queries = f"{len(data.train)} training queries" + (f", {best.queries} validation queries" if best else "")
-    note(console, f"{data.name}: {queries}, {data.num_labels} labels, {trainer.steps} steps on {trainer.device}")
-    if best and settings.evaluate.every and settings.evaluate.test:
-        note(console, "evaluate.every: no effect, as with validation the test queries are ranked once, at the end")
-    for name, objective in trainer.objectives.items():
-        if objective.needs_all:
-            how = "in blocks" if name in trainer.streaming else "in one dense matrix (no closed form, so not streamed)"
-            note(console, f"{name}: scores all labels {how}")
-    for text in advice(trainer):
-        note(console, f"note: {text}")
-    with Display(console, settings.epochs, trainer.steps, settings.validate.metric) as display:
-
-        def tell(record: Any) -> None:
-            log(record)
-            display.show(record)
-            if record["event"] in ("refresh", "eval"):
-                store.save_indexes(folder, test.indexes | {"mining": record.get("index", {})})
-
-        return fit(trainer, tell, test.evaluate, best)
-
-
-class Queries:
-    """Ranks and scores the test queries of a data set with the model of a run; keeps the latest rankings."""
-
-    def __init__(
-        self, config: Config, data: Dataset, trainer: Trainer, profile: Profile, purpose: str = "test"
-    ) -> None:
-        self.config, self.data, self.trainer, self.profile = config, data, trainer, profile
-        self.purpose = purpose
-        self.evaluator = Evaluator.of_data(data)
-        self.rankings: dict[str, Ranking] = {}
-        self.metrics: Scores = {}
-        self.indexes: dict[str, dict[str, Any]] = {}  # what each search reports of its index
-        self.seconds = 0.0
-        self.search: Search  # the latest
-        self._tokens: Ragged | None = None
-
-    def evaluate(self) -> Scores:
-        """All metrics of all searches of the current model."""
-        started = time.perf_counter()
-        with self.profile.part("evaluation"):
-            self.rankings = self._rank()
-        self.metrics = {name: self.evaluator.metrics(ranking) for name, ranking in self.rankings.items()}
-        self.seconds += time.perf_counter() - started
-        return self.metrics
-
-    def _rank(self) -> dict[str, Ranking]:
-        trainer, settings = self.trainer, self.config.settings
-        if self._tokens is None:
-            what = f"{self.purpose} queries"
-            self._tokens = trainer.tokeniser.tokens(trainer.model.encoder, self.data.test.texts, what)
-        model, chunk = trainer.model, settings.encode.search_chunk
-        queries = model.query_vectors(self._tokens, chunk)
-        labels = model.label_vectors(trainer.label_tokens, chunk)
-        space = Space(model.head_names, self.data.num_labels, labels, lambda heads: (self.config.make("index"), False))
-        self.search = self.config.make("search")
-        if self.search.reads_training_queries:
-            self.search.fit(model.query_vectors(trainer.query_tokens, chunk), trainer.targets_NL)
-        rankings = {
-            name: rank(self.search, name, queries, space, self.data.test.filter_NL, settings.evaluate.depth)
-            for name in self.search.names(model.head_names)
-        }
-        self.indexes = {heads: index.report() for heads, index in space.indexes.items()}
-        self.indexes[store.SEARCH_INDEX] = self.search.index.report()
-        return rankings
-
-    def baselines(self) -> Scores:
-        """All metrics of the chosen baselines."""
-        depth = self.config.settings.evaluate.depth
-        chosen = self.config.make_all("baseline")
-        return {name: self.evaluator.metrics(each.rank(self.data, depth)) for name, each in chosen.items()}
-
-    def points(self) -> dict[str, NDArray[Any]]:
-        """What each test query (or group of them) contributes to the metrics, for significance tests."""
-        metrics = list(next(iter(self.metrics.values())))
-        arrays: dict[str, NDArray[Any]] = {"metrics": np.array(metrics, dtype=str)}
-        if not metrics:  # there are no test queries
-            return arrays
-        for name, ranking in self.rankings.items():
-            arrays[f"found {name}"], arrays["best"] = self.evaluator.points(ranking, metrics)
-        return arrays
-
-    def document(self, folder: Path, baselines: Scores, seconds: dict[str, float]) -> dict[str, Any]:
-        """The result of the run as JSON values."""
-        data = self.data
-        return {
-            "recipe": self.config.recipe,
-            "data": {
-                "name": data.name,
-                "sha256": data.fingerprint,
-                "train": len(data.train),
-                "test": len(data.test),
-                "labels": data.num_labels,
-            },
-            "seed": self.config.settings.seed,
-            "config": self.config.to_dict(),
-            "metrics": self.metrics,
-            "baselines": baselines,
-            "bands": {name: self.evaluator.bands(ranking) for name, ranking in self.rankings.items()},
-            "memory": store.peak_memory(self.trainer.device),
-            "seconds": {name: round(value, 3) for name, value in seconds.items()},
-            "out": str(folder),
-        }
-
-
-def make_trainer(config: Config, data: Dataset, folder: Path, console: Console, profile: Profile) -> Trainer:
-    """Build the trainer; on failure, remove the folder so that it can be used again."""
-    try:
-        return Trainer(config, data, Tokeniser(config.settings.data, console), profile.part)
-    except XmclabError:
-        folder.rmdir()
-        raise
+def _record_failure(folder: Path, error: DivergedError) -> None:
+    """Write what is known of a step that was not taken."""
+    if error.details:
+        (folder / store.FAILURE).mkdir(exist_ok=True)
+        record = folder / store.FAILURE / "step.json"
+        store.write_json(record, error.details)
+        hint = f"repeat the step with: xmclab replay {folder}"
+        error.problems.append(Problem(str(record), "holds the values, queries and labels of that step", hint))
 
 
 @contextlib.contextmanager
-def failures(folder: Path, compiles: bool) -> Iterator[None]:
-    """Record where a run diverged; explain what to do when memory runs out or torch cannot compile."""
+def failures(compiles: bool) -> Iterator[None]:
+    """Explain what to do when memory runs out or torch cannot compile."""
     try:
         yield
-    except DivergedError as error:
-        if error.details:
-            (folder / "failure").mkdir()
-            record = folder / "failure" / "step.json"
-            store.write_json(record, error.details)
-            error.problems.append(Problem(str(record), "holds the values, queries and labels of that step"))
-        raise
     except (MemoryError, RuntimeError) as error:
         reason = str(error).splitlines()[0] if str(error) else "allocation failed"
         # On a CPU torch raises a plain RuntimeError.

@@ -1,5 +1,6 @@
 """A run folder: written by a run, read to use its model.
 
+manifest.json     format, and the size and sha256 of the files that are read again; checked before they are
 config.yaml       the resolved config; `recipe=RUN/config.yaml` runs it again
 environment.json  versions, seed, data fingerprint, device
 metrics.jsonl     a line per step and evaluation (the `jsonl` tracker)
@@ -10,6 +11,7 @@ search/           what the search learned from the training queries, if it did
 labels.jsonl      names and texts of the labels, in the order of their ids
 points.npz        what each test query contributes to the metrics, for significance tests
 failure/          only if the run diverged: where and on what
+checkpoints/      only until the run has ended: see `checkpoints.py`
 """
 
 from __future__ import annotations
@@ -18,20 +20,22 @@ import contextlib
 import importlib.metadata
 import itertools
 import json
+import os
 import platform
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
 import yaml
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from xmclab import __version__
 from xmclab.api import Dataset, Search
@@ -41,9 +45,16 @@ from xmclab.host.recipes import MADE_WITH
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
 from xmclab.model.model import Model
+from xmclab.runs.lock import HOLDER, LOCK, locked
+from xmclab.system.files import new_file, storage_errors
+from xmclab.system.manifests import described, refuse_newer, verify
+from xmclab.system.tensors import write_tensors
 
+MANIFEST, FORMAT, CHANGED = "manifest.json", 1, "restore the file, or train the run again"
+RECORDS, ENVIRONMENT = "metrics.jsonl", "environment.json"
 CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.json", "encoder"
 LABELS, POINTS, INDEXES, SEARCH = "labels.jsonl", "points.npz", "indexes.json", "search"
+FAILURE = "failure"
 SEARCH_INDEX = "training queries"  # in INDEXES: the index of the search itself
 
 
@@ -58,22 +69,44 @@ class Labels:
         return len(self.names)
 
 
-def create_folder(out: Path | None, name: str) -> Path:
-    """Create an empty run folder, `runs/NAME-TIME` by default. Refuses to overwrite an earlier run."""
-    try:
+@contextlib.contextmanager
+def claimed(out: Path | None, name: str, resume: bool = False) -> Iterator[Path]:
+    """A run folder to write to, `runs/NAME-TIME` by default, locked within the block.
+
+    A folder that the block leaves empty is removed.
+
+    Args:
+        resume: accept the folder of an earlier run.
+
+    Raises:
+        StorageError: it cannot be written, is in use, or has other files.
+    """
+    where = f"--out {out or 'runs'}"
+    with storage_errors(where):
+        created = out is None or not out.exists()
         folder = out or _new_folder(Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
         folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise StorageError(
-                Problem(f"--out {folder}", "the folder is not empty", "choose a new folder, or empty it")
-            )
-        (folder / RESULT).touch()
-        (folder / RESULT).unlink()
-    except OSError as error:
-        raise StorageError(
-            Problem(f"--out {out or 'runs'}", f"cannot be written: {error.strerror or error}")
-        ) from error
-    return folder
+    with locked(folder, where):
+        contents = set(_contents(folder))
+        begun = resume and (MANIFEST in contents or contents <= {ENCODER, LABELS, ENVIRONMENT, CONFIG})
+        if contents and not begun:
+            raise _refusal(folder, where)
+        try:
+            yield folder
+        finally:
+            if created and not _contents(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _contents(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir() if path.name not in (LOCK, HOLDER)]
+
+
+def _refusal(folder: Path, where: str) -> StorageError:
+    if (folder / CONFIG).is_file() and not (folder / RESULT).is_file():
+        hint = f"resume it with: xmclab run --resume {folder}; or choose a new folder"
+        return StorageError(Problem(where, "the folder holds an unfinished run", hint))
+    return StorageError(Problem(where, "the folder is not empty", "choose a new folder, or empty it"))
 
 
 def _new_folder(wanted: Path) -> Path:
@@ -89,7 +122,57 @@ def _new_folder(wanted: Path) -> Path:
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     """Write a readable JSON document."""
-    path.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    with _new(path) as stream:
+        stream.write(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+
+
+def _new(path: Path) -> contextlib.AbstractContextManager[IO[str]]:
+    return new_file(path, str(path))
+
+
+def seal(folder: Path, recipe: str = "") -> None:
+    """Describe the files that are read again in manifest.json, so that damage is found.
+
+    Args:
+        recipe: its name, of which config.yaml knows nothing; by default the one that is known.
+    """
+    with storage_errors(str(folder)):
+        files = [folder / name for name in (CONFIG, WEIGHTS, LABELS)]
+        files += [path for name in (ENCODER, SEARCH) for path in (folder / name).rglob("*")]
+        document = {"format": FORMAT, "xmclab": __version__, "recipe": recipe or recipe_of(folder)}
+        write_json(folder / MANIFEST, {**document, "files": described(folder, files)})
+
+
+def recipe_of(folder: Path) -> str:
+    """The name of the recipe that a run started from, if it is known."""
+    return str(_manifest(folder).get("recipe", ""))
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """manifest.json; empty for a run of an earlier version, which has none."""
+    file = folder / MANIFEST
+    if not file.is_file():
+        return {}
+    with damage_reported(file):
+        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        version, writer = int(manifest["format"]), str(manifest["xmclab"])
+        _ = [(str(name), entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()]
+    refuse_newer(folder, version, FORMAT, writer)
+    return manifest
+
+
+def verify_run(folder: Path) -> None:
+    """Refuse a run folder with files that changed since they were written.
+
+    Raises:
+        StorageError: names the first one.
+    """
+    manifest = _manifest(folder)
+    for name in manifest.get("files", {}):
+        inside = Path(name).parts
+        if not inside or ".." in inside or Path(name).is_absolute():
+            raise StorageError(Problem(str(folder / MANIFEST), f"damaged: {name!r} is not a file in the folder"))
+        verify(folder, name, manifest["files"], MANIFEST, CHANGED)
 
 
 def environment(config: Config, data: Dataset, device: torch.device) -> dict[str, Any]:
@@ -118,23 +201,43 @@ def save_config(folder: Path, config: Config) -> None:
     text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
     if files := config.registry.files:
         text = f"# {MADE_WITH}{' plugin='.join(files)}\n{text}"
-    (folder / CONFIG).write_text(text, encoding="utf-8")
+    with _new(folder / CONFIG) as stream:
+        stream.write(text)
+
+
+def save_start(folder: Path, config: Config, data: Dataset, model: Model) -> None:
+    """Write what a run needs to be resumed; the manifest comes last."""
+    with storage_errors(str(folder / ENCODER), folder):
+        (folder / ENCODER).mkdir(exist_ok=True)
+        model.encoder.save_assets(folder / ENCODER)
+    save_labels(folder, Labels(data.label_names, data.label_texts))
+    write_json(folder / ENVIRONMENT, environment(config, data, model.device))
+    save_config(folder, config)
+    seal(folder, config.recipe)
+
+
+def rewind(folder: Path, size: int) -> None:
+    """Cut the records off after this many bytes, and drop what was found out about a failure."""
+    with storage_errors(str(folder), folder):
+        shutil.rmtree(folder / FAILURE, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.truncate(folder / RECORDS, size)
 
 
 def save_model(folder: Path, model: Model) -> None:
-    """Write weights and encoder files; tables are settled first."""
+    """Write the weights; tables are settled first."""
     model.settle()
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    save_file(state, folder / WEIGHTS)
-    (folder / ENCODER).mkdir(exist_ok=True)
-    model.encoder.save_assets(folder / ENCODER)
+    with storage_errors(str(folder / WEIGHTS), folder, sum(tensor.nbytes for tensor in state.values())):
+        write_tensors(folder / WEIGHTS, state)
 
 
 def save_search(folder: Path, search: Search) -> None:
     """Write what a search learned from the training queries."""
     if search.reads_training_queries:
-        (folder / SEARCH).mkdir()
-        search.save(folder / SEARCH)
+        with storage_errors(str(folder / SEARCH), folder):
+            (folder / SEARCH).mkdir(exist_ok=True)
+            search.save(folder / SEARCH)
 
 
 def load_search(folder: Path, search: Search, device: torch.device) -> None:
@@ -145,7 +248,8 @@ def load_search(folder: Path, search: Search, device: torch.device) -> None:
 
 def save_points(folder: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write the contributions of the test queries."""
-    np.savez_compressed(folder / POINTS, allow_pickle=False, **arrays)
+    with storage_errors(str(folder / POINTS), folder):
+        np.savez_compressed(folder / POINTS, allow_pickle=False, **arrays)
 
 
 def save_indexes(folder: Path, chosen: Mapping[str, Mapping[str, Any]]) -> None:
@@ -180,7 +284,7 @@ def peak_memory(device: torch.device) -> dict[str, int]:
 
 def save_labels(folder: Path, labels: Labels) -> None:
     """Write the labels, a JSON object per line."""
-    with (folder / LABELS).open("w", encoding="utf-8") as file:
+    with _new(folder / LABELS) as file:
         for name, text in zip(labels.names, labels.texts, strict=True):
             file.write(json.dumps({"name": name, "text": text}, ensure_ascii=False) + "\n")
 
@@ -189,26 +293,38 @@ def load_labels(folder: Path) -> Labels:
     """The labels of a run folder, or of an export."""
     file = folder / LABELS
     if not file.is_file():
-        raise StorageError(Problem(str(folder), f"has no {LABELS}", "the run did not finish; train it again"))
+        raise StorageError(Problem(str(folder), f"has no {LABELS}", "the folder is not complete"))
     with damage_reported(file), file.open(encoding="utf-8") as lines:
         records = [json.loads(line) for line in lines]
         return Labels([record["name"] for record in records], [record["text"] for record in records])
 
 
 def load_model(folder: Path, registry: Registry, *overrides: str) -> tuple[Config, Model]:
-    """The config (with overrides such as `device=cpu` applied) and the trained model of a run folder."""
-    for name in (CONFIG, WEIGHTS, RESULT):
+    """The config (with overrides such as `device=cpu` applied) and the trained model of a run folder.
+
+    The run need not have been evaluated. Files that changed since they were written are refused.
+    """
+    for name in (CONFIG, WEIGHTS, LABELS):
         if not (folder / name).is_file():
-            raise StorageError(Problem(str(folder), "not the folder of a finished run", f"it has no {name}"))
+            raise without(folder, name)
+    verify_run(folder)
     config = resolve([f"recipe={folder / CONFIG}", *overrides], registry)
+    num_labels = len(load_labels(folder))
     with damage_reported(folder):
         state = load_file(folder / WEIGHTS)
         encoder = config.make("encoder")
         encoder.load_assets(folder / ENCODER)
-        num_labels = json.loads((folder / RESULT).read_text(encoding="utf-8"))["data"]["labels"]
         model = Model(encoder, {name: config.make(f"head.{name}") for name in config.heads}, num_labels)
         model.load_state_dict(state)
     return config, model
+
+
+def without(folder: Path, name: str) -> StorageError:
+    """The refusal of a run folder that lacks a file."""
+    if (folder / CONFIG).is_file():
+        hint = f"resume it with: xmclab run --resume {folder}" if not (folder / RESULT).is_file() else ""
+        return StorageError(Problem(str(folder), f"the run has no model: there is no {name}", hint))
+    return StorageError(Problem(str(folder), "not a run folder", f"it has no {name}"))
 
 
 @contextlib.contextmanager

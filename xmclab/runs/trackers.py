@@ -17,7 +17,7 @@ class JsonLines(Tracker):
     """Writes a JSON line per record to `metrics.jsonl` in the run folder. Every run has it."""
 
     def start(self, folder: Path, config: Mapping[str, Any]) -> None:
-        self._file = (folder / "metrics.jsonl").open("wb", buffering=0)
+        self._file = (folder / "metrics.jsonl").open("ab", buffering=0)
 
     def log(self, record: Mapping[str, Any]) -> None:
         line = (json.dumps(record) + "\n").encode()

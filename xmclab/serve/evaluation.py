@@ -15,7 +15,7 @@ from xmclab.host.registry import Registry
 from xmclab.host.resolver import unsettle
 from xmclab.host.schema import AUTO
 from xmclab.model.device import deterministic
-from xmclab.runs.run import Scores
+from xmclab.runs.measure import Scores
 from xmclab.runs.store import Labels
 from xmclab.serve.open import open_predictor
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import IO
 
 from xmclab.errors import Problem, StorageError
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # a full disk, a quota, a limit on the size of files
 
 
 @contextlib.contextmanager
@@ -21,15 +25,16 @@ def new_file(path: Path, where: str) -> Iterator[IO[str]]:
     Args:
         where: what the user typed, for errors.
     """
-    with storage_errors(where):
+    with storage_errors(where, path.parent):
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with open(handle, "w", encoding="utf-8", newline="\n") as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.chmod(temporary, 0o666 & ~_umask())
+            permitted(Path(temporary))
             os.replace(temporary, path)
+            synced(path.parent)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
@@ -44,33 +49,42 @@ def new_folder(path: Path, where: str = "") -> Iterator[Path]:
         where: what the user typed, for errors; the path by default.
     """
     where = where or str(path)
-    with storage_errors(where):
+    with storage_errors(where, path.parent):
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise StorageError(Problem(where, "exists and is not an empty folder", "choose a new folder"))
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
         try:
             yield temporary
-            mask = _umask()
             for path_inside in (temporary, *temporary.rglob("*")):
-                path_inside.chmod((0o777 if path_inside.is_dir() else 0o666) & ~mask)
-                _sync(path_inside)
+                permitted(path_inside)
+                synced(path_inside)
             os.replace(temporary, path)
-            _sync(path.parent)
+            synced(path.parent)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
 
 
 @contextlib.contextmanager
-def storage_errors(where: str) -> Iterator[None]:
-    """Turn an `OSError` inside the block into a `StorageError` about what the user typed."""
+def storage_errors(where: str, folder: Path | None = None, needed: int = 0) -> Iterator[None]:
+    """Turn an `OSError` inside the block into a `StorageError` about what the user typed.
+
+    Args:
+        folder: where the block writes, if known; with the bytes it needs, for a full disk.
+    """
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise StorageError(Problem(where, f"cannot be written: {error.strerror or error}")) from error
+        reason = f"cannot be written: {error.strerror or error}"
+        if error.errno not in NO_ROOM or folder is None:
+            raise StorageError(Problem(where, reason)) from error
+        sizes = f"{needed:,} bytes needed, " if needed else ""
+        free = f"{shutil.disk_usage(folder).free:,} bytes free"
+        hint = "free some space, or raise the quota"
+        raise StorageError(Problem(where, f"{reason} ({sizes}{free})", hint)) from error
 
 
 def sha256_of(path: Path) -> str:
@@ -79,8 +93,13 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _sync(path: Path) -> None:
-    """Flush to disk."""
+def permitted(path: Path) -> None:
+    """Give a temporary file or folder the permissions of any other new one."""
+    path.chmod((0o777 if path.is_dir() else 0o666) & ~_umask())
+
+
+def synced(path: Path) -> None:
+    """Flush a file or a folder to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -88,6 +107,7 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
+@cache
 def _umask() -> int:
     """The umask of the process, which can only be read by setting it."""
     mask = os.umask(0)

@@ -19,10 +19,14 @@ def note(console: Console | None, text: str) -> None:
 class Bar:
     """The progress of one job; a context manager."""
 
-    def __init__(self, console: Console | None, what: str, total: int, keep: bool = False) -> None:
-        """`keep`: leave the bar on the terminal when the job is done."""
+    def __init__(self, console: Console | None, what: str, total: int, keep: bool = False, done: int = 0) -> None:
+        """
+        Args:
+            keep: leave the bar on the terminal when the job is done.
+            done: what was done before.
+        """
         self.console, self.what, self.total, self.keep = console, what, total, keep
-        self.done = 0
+        self.done = self.before = done
         self._progress: Progress | None = None
 
     def __enter__(self) -> Bar:
@@ -33,7 +37,7 @@ class Bar:
             self._progress = Progress(
                 TextColumn("{task.description}"), *columns, detail, console=self.console, transient=not self.keep
             )
-            self._task = self._progress.add_task(self.what, total=self.total, detail="")
+            self._task = self._progress.add_task(self.what, total=self.total, completed=self.done, detail="")
             self._progress.start()
         return self
 
@@ -55,7 +59,7 @@ class Bar:
         now = time.monotonic()
         if line or now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
-            left = self.seconds / self.done * (self.total - self.done)
+            left = self.seconds / (self.done - self.before) * (self.total - self.done)
             note(
                 self.console,
                 "  ".join(filter(None, (f"{self.what} {self.done:,}/{self.total:,}", detail, f"{left:.0f} s left"))),

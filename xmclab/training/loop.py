@@ -1,19 +1,30 @@
-"""The training loop: epochs, refresh, plan, step, log, evaluate. Everything that decides *when* is in this file.
+"""The training loop: epochs, refresh, plan, step, log, checkpoint, evaluate. Everything that decides *when* is here.
 
-`trainer.py` defines a step; the caller decides where records go and how the model is evaluated or validated.
+`trainer.py` defines a step; the caller decides where records and checkpoints go and how the model is measured.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from xmclab.api import View
 from xmclab.training.trainer import Trainer
 
 Log = Callable[[Mapping[str, Any]], None]
 Evaluate = Callable[[], Mapping[str, Mapping[str, float]]]  # metrics in percent, by search
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place between two steps of a run."""
+
+    epoch: int = 0  # from 0; the one that the next step belongs to, or that has just ended
+    batch: int = 0  # batches of the epoch that are done
+    step: int = 0  # steps that are done
+    seconds: float = 0.0  # of training, without evaluations
 
 
 class Validation(Protocol):
@@ -26,7 +37,31 @@ class Validation(Protocol):
         """Give the model the weights of the best epoch, which is returned."""
 
 
-def fit(trainer: Trainer, log: Log, evaluate: Evaluate, validation: Validation | None = None) -> float:
+class Guard:
+    """Hears of every place where a run can be continued from, and may stop it there; this one does nothing."""
+
+    def after_step(self, at: Position) -> None:
+        """Between two steps."""
+
+    def after_epoch(self, at: Position) -> None:
+        """After the last step of an epoch, before the model is measured. The model stays as it is until a step."""
+
+    def after_training(self) -> None:
+        """The model is final."""
+
+    def phase(self) -> contextlib.AbstractContextManager[object]:
+        """Around work that may be broken off, because it can be repeated: refreshes and evaluations."""
+        return contextlib.nullcontext()
+
+
+def fit(
+    trainer: Trainer,
+    log: Log,
+    evaluate: Evaluate,
+    validation: Validation | None = None,
+    guard: Guard | None = None,
+    start: Position = Position(),  # noqa: B008  # frozen
+) -> float:
     """Train for all epochs; evaluate every `evaluate.every` of them, and at the end.
 
     With validation, validate every `validate.every` epochs and after the last; then restore the best epoch and evaluate
@@ -35,41 +70,47 @@ def fit(trainer: Trainer, log: Log, evaluate: Evaluate, validation: Validation |
     Args:
         log: called with a record of every step, refresh and evaluation.
         evaluate: evaluates the current model on the queries that results are of.
+        start: where an earlier run got to; the trainer has the state of then.
 
     Returns:
         The seconds of training, without evaluations.
     """
-    epochs = trainer.settings.epochs
-    every = (trainer.settings.validate if validation else trainer.settings.evaluate).every
-    view: View | None = None
-    step, seconds = 0, 0.0
-    for epoch in range(epochs):
-        started = time.perf_counter()
-        if trainer.refresh_due(epoch):
-            view = trainer.refresh(epoch)
-            took = time.perf_counter() - started
-            log({"event": "refresh", "epoch": epoch, "seconds": took, **trainer.miner.report()})
+    settings, guard, at = trainer.settings, guard or Guard(), start
+    every = (settings.validate if validation else settings.evaluate).every
+    for epoch in range(start.epoch, settings.epochs):
+        at = at if epoch == at.epoch else replace(at, epoch=epoch, batch=0)
+        before, began = at.seconds, time.perf_counter()
+        if not at.batch and trainer.refresh_due(epoch):
+            with guard.phase():
+                report = trainer.refresh(epoch)
+            log({"event": "refresh", "epoch": epoch, "seconds": time.perf_counter() - began, **report})
 
-        plan = trainer.plan(epoch, view)
-        last_step = step + len(plan) - 1
-        for batch in trainer.batches(plan, step):
+        plan = trainer.plan(epoch)
+        for batch in trainer.batches(plan[at.batch :], at.step):
             with trainer.part("step"):
-                record = trainer.step(step, batch)
-                log({"event": "step", "epoch": epoch, "step": step, "last_of_epoch": step == last_step, **record})
-            step += 1
-        seconds += time.perf_counter() - started
+                record = trainer.step(at.step, batch)
+                last = at.batch + 1 == len(plan)
+                log({"event": "step", "epoch": epoch, "step": at.step, "last_of_epoch": last, **record})
+            at = Position(epoch, at.batch + 1, at.step + 1, before + time.perf_counter() - began)
+            guard.after_step(at)
+        guard.after_epoch(at)
 
         done = epoch + 1
-        if done == epochs or (every and done % every == 0):
+        if (validation and done == settings.epochs) or (every and done % every == 0 and done < settings.epochs):
             trainer.model.settle()
-            record = {"event": "eval", "epoch": done, "seconds": seconds}
-            if validation:
-                log({**record, "split": "validation", **validation.measure(done)})
-            else:
-                log({**record, "split": "test", "metrics": evaluate()})
-    if validation:
-        kept = validation.restore()
+            record = {"event": "eval", "epoch": done, "seconds": at.seconds}
+            with guard.phase():
+                if validation:
+                    record |= {"split": "validation", **validation.measure(done)}
+                else:
+                    record |= {"split": "test", "metrics": evaluate()}
+            log(record)
+
+    kept = validation.restore() if validation else settings.epochs
+    trainer.model.settle()
+    guard.after_training()
+    with guard.phase():
         metrics = evaluate()
-        if trainer.settings.evaluate.test:  # otherwise they are known: those of the best epoch
-            log({"event": "eval", "epoch": kept, "seconds": seconds, "split": "test", "metrics": metrics})
-    return seconds
+    if settings.evaluate.test or not validation:  # otherwise they are known: those of the best epoch
+        log({"event": "eval", "epoch": kept, "seconds": at.seconds, "split": "test", "metrics": metrics})
+    return at.seconds

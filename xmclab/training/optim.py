@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -58,6 +58,8 @@ class Optimizers:
             self._all.append(optimizer)
         factor = schedule_factor(settings, steps, steps_per_epoch)
         self._schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, factor) for optimizer in self._all]
+        self._rate_factor = factor
+        self.updates = 0
 
     def clip(self) -> Tensor:
         """Clip the norm of the whole gradient; returns the norm before clipping."""
@@ -81,6 +83,32 @@ class Optimizers:
                 optimizer.step()
                 schedule.step()
                 optimizer.zero_grad(set_to_none=True)
+        self.updates += 1
+
+    def discard(self) -> None:
+        """Drop the gradients of a step that is not to be taken."""
+        for optimizer in self._all:
+            optimizer.zero_grad(set_to_none=True)
+        if self.rows:
+            self.rows.steps.clear()
+
+    def states(self) -> Iterator[tuple[Tensor, dict[str, Any]]]:
+        """The state of every parameter that was updated."""
+        for optimizer in self._all:
+            yield from optimizer.state.items()
+
+    def load(self, parameter: Tensor, state: Mapping[str, Any]) -> None:
+        """Give a parameter the state that `states` had of it."""
+        optimizer = next(o for o in self._all if any(parameter is p for g in o.param_groups for p in g["params"]))
+        optimizer.state[parameter] = dict(state)
+
+    def resume(self, updates: int) -> None:
+        """Continue the schedule after this many updates."""
+        self.updates = updates
+        for optimizer, schedule in zip(self._all, self._schedules, strict=True):
+            schedule.last_epoch, schedule._step_count = updates, updates + 1
+            for group, rate in zip(optimizer.param_groups, schedule.base_lrs, strict=True):
+                group["lr"] = rate * self._rate_factor(updates)
 
     def _gradients(self) -> list[Tensor]:
         """Dense gradients, and the values of sparse ones (coalesced first)."""

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -85,9 +86,19 @@ class Trainer:
     """Everything a run trains with; its methods are what the loop calls, in order."""
 
     def __init__(
-        self, config: Config, data: Dataset, tokeniser: Tokeniser | None = None, part: Part = contextlib.nullcontext
+        self,
+        config: Config,
+        data: Dataset,
+        tokeniser: Tokeniser | None = None,
+        part: Part = contextlib.nullcontext,
+        assets: Path | None = None,
     ) -> None:
-        """`part`: context manager around each part of the work, such as `encode forward`, for timing."""
+        """
+        Args:
+            part: context manager around each part of the work, such as `encode forward`, for timing.
+            assets: what the encoder of an earlier trainer saved, to continue its training: nothing is then fitted, and
+                the weights are still to be loaded.
+        """
         self.config, self.data, self.part = config, data, part
         self.settings = config.settings
         self.keys = Keys(self.settings.seed)
@@ -97,15 +108,20 @@ class Trainer:
         torch.manual_seed(self.keys.seed_for("parameters"))
         encoder = config.make("encoder")
         self.tokeniser = tokeniser or Tokeniser(self.settings.data)
-        self.tokeniser.fit(encoder, data.train.texts, data.label_texts)
+        if assets is None:
+            self.tokeniser.fit(encoder, data.train.texts, data.label_texts)
+        else:
+            encoder.load_assets(assets)
         heads = {name: config.make(f"head.{name}") for name in config.heads}
         self.model = Model(encoder, heads, data.num_labels).to(self.device)
         self.query_tokens = self.tokeniser.tokens(encoder, data.train.texts, "training queries")
         self.label_tokens = self.tokeniser.tokens(encoder, data.label_texts, "labels")
 
         chunk = self.settings.encode.search_chunk
-        self.model.start_heads(self.query_tokens, self.label_tokens, data.train.targets_NL, chunk)
+        if assets is None:
+            self.model.start_heads(self.query_tokens, self.label_tokens, data.train.targets_NL, chunk)
         self.sampler, self.miner = config.make("sampler"), config.make("miner")
+        self.view: View | None = None  # the latest
         self.targets_NL, self.filter_NL = data.train.targets_NL, data.train.filter_NL
         self.exclude_NL = (self.targets_NL.astype(bool) + self.filter_NL.astype(bool)).tocsr()
         self.rows_N = np.flatnonzero(np.diff(self.targets_NL.indptr))
@@ -121,7 +137,7 @@ class Trainer:
         self.label_weight_L = self._label_weights()
         self.inverse_propensity_L = self._inverse_propensities()
 
-        steps_per_epoch = len(self.plan(0, None))
+        steps_per_epoch = len(self.plan(0))
         self.steps = self.settings.epochs * steps_per_epoch
         self.optimizers = Optimizers(self.model, self.settings.optim, self.steps, steps_per_epoch)
         self.compiled: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
@@ -136,33 +152,36 @@ class Trainer:
     @property
     def needs_views(self) -> bool:
         """Whether the sampler or the miner needs views."""
-        return self.sampler.needs_view or self._mines
+        return self.sampler.needs_view or self.mines
 
     @property
-    def _mines(self) -> bool:
+    def mines(self) -> bool:
         """Whether mined negatives are used; a pool of all labels already has them."""
         return self.miner.needs_view and self.settings.pool.eta > 0 and not self.all_labels
 
-    def refresh(self, epoch: int) -> View:
-        """Encode all queries and labels with the current model, and mine negatives from that view."""
+    def refresh(self, epoch: int) -> Record:
+        """Encode all queries and labels with the current model, and mine negatives from that view; its record."""
         with self.part("refresh"):
-            return self._refresh(epoch)
+            chunk = self.settings.encode.search_chunk
+            head = "de" if "de" in self.objectives else self.model.head_names[0]
+            queries = self.model.query_vectors(self.query_tokens, chunk, [head])[head]
+            labels = self.model.label_vectors(self.label_tokens, chunk, [head])[head]
+            queries = with_constant(queries, labels)
+            self.see(View(epoch, queries.cpu().numpy(), labels.cpu().numpy(), str(self.device)))
+        return dict(self.miner.report())
 
-    def _refresh(self, epoch: int) -> View:
-        chunk = self.settings.encode.search_chunk
-        head = "de" if "de" in self.objectives else self.model.head_names[0]
-        queries = self.model.query_vectors(self.query_tokens, chunk, [head])[head]
-        labels = self.model.label_vectors(self.label_tokens, chunk, [head])[head]
-        queries = with_constant(queries, labels)
-        view = View(epoch, queries.cpu().numpy(), labels.cpu().numpy(), str(self.device))
-        if self._mines:
+    def see(self, view: View, mined: Mapping[str, NDArray[Any]] | None = None) -> None:
+        """Use this view from now on, with what was mined from it earlier or is mined now."""
+        if self.mines and mined is None:
             depth = self.settings.pool.eta * self.settings.refresh_every
             self.miner.refresh(view, self.exclude_NL, depth, self.keys)
-        return view
+        elif self.mines and mined is not None:
+            self.miner.load_state(mined)
+        self.view = view
 
-    def plan(self, epoch: int, view: View | None) -> list[NDArray[np.int64]]:
+    def plan(self, epoch: int) -> list[NDArray[np.int64]]:
         """The batches of an epoch, as query ids."""
-        batches: list[NDArray[np.int64]] = self.sampler.plan(self.rows_N, self.targets_NL, epoch, view, self.keys)
+        batches: list[NDArray[np.int64]] = self.sampler.plan(self.rows_N, self.targets_NL, epoch, self.view, self.keys)
         return batches
 
     def batches(self, plan: list[NDArray[np.int64]], first_step: int) -> Iterator[Prepared]:

@@ -6,7 +6,7 @@ Paper:    Kharbanda et al., UniDEC (WWW 2025), with depth = eta · refresh_every
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -48,6 +48,15 @@ class AnnMiner(Miner):
             hard_NH[rows, : min(k, depth)] = _without_excluded(ids_QK.cpu().numpy(), rows, exclude_NL)[:, :depth]
         self._hard_NH, self._mined_N = hard_NH, np.count_nonzero(hard_NH >= 0, axis=1)
         self._report = {"recall": report["recall"], "index": report} if (report := index.report()) else {}
+
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        """The labels mined for each query."""
+        return {} if self._hard_NH is None else {"hard": self._hard_NH}
+
+    def load_state(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take them from an earlier refresh, whose report is not repeated."""
+        self._hard_NH = arrays["hard"]
+        self._mined_N = np.count_nonzero(self._hard_NH >= 0, axis=1)
 
     def report(self) -> dict[str, Any]:
         """The index of the latest search."""

@@ -1,0 +1,144 @@
+"""Processes that die, and what their runs leave."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from xmclab.host.config import Config
+from xmclab.runs.run import run
+
+QUIET = Console(quiet=True)
+SECONDS = 120  # that a child may take
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of a run that a fault must not change."""
+
+    losses: list[tuple[int, float, float]]  # (step, loss, gradient norm), as recorded
+    terms: list[dict[str, float]]
+    measured: list[Any]  # (epoch, split, metrics) of evaluations
+    result: Any
+    weights: bytes
+
+
+def numbers(folder: Path) -> Numbers:
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    steps = [record for record in records if record["event"] == "step"]
+    evaluations = [record for record in records if record["event"] == "eval"]
+    result = json.loads((folder / "result.json").read_text())
+    return Numbers(
+        [(step["step"], step["loss"], step["gradient_norm"]) for step in steps],
+        [step["terms"] for step in steps],
+        [(record["epoch"], record["split"], record["metrics"]) for record in evaluations],
+        [result["metrics"], result["baselines"], result.get("validation")],
+        (folder / "model.safetensors").read_bytes(),
+    )
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Do the work in a forked process; its exit code, negative for a signal."""
+
+    def body() -> None:
+        os._exit(0 if work() is not False else 1)
+
+    process = multiprocessing.get_context("fork").Process(target=body)
+    process.start()
+    process.join(SECONDS)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        raise AssertionError("the child hangs")
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def signalled(number: int, function: Callable[..., Any], call: int) -> Callable[..., Any]:
+    """The function, sending its process a signal before this call of it, counted from 1."""
+    calls = 0
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            os.kill(os.getpid(), number)
+        return function(*arguments, **named)
+
+    return counted
+
+
+def signal_at(owner: Any, name: str, call: int, number: int = signal.SIGKILL) -> Callable[[], None]:
+    """Arrange for a signal at this call of a function; for use in a child."""
+
+    def arrange() -> None:
+        setattr(owner, name, signalled(number, getattr(owner, name), call))
+
+    return arrange
+
+
+@pytest.fixture(name="signal_at")
+def signal_at_fixture() -> Callable[..., Callable[[], None]]:
+    return signal_at
+
+
+@dataclass(frozen=True)
+class Mortal:
+    """A run in a folder that is killed, and resumed."""
+
+    config: Config
+    folder: Path
+
+    def dies(self, arrange: Callable[[], None]) -> None:
+        """Run until killed."""
+
+        def work() -> None:
+            arrange()
+            run(self.config, self.folder, QUIET, resume=True)
+
+        assert in_child(work) == -signal.SIGKILL, "it was not killed"
+
+    def ends(self) -> Numbers:
+        """Run to the end, in this process."""
+        run(self.config, self.folder, QUIET, resume=True)
+        return numbers(self.folder)
+
+    @property
+    def resumed(self) -> list[int]:
+        """The steps from which it was resumed."""
+        lines = (self.folder / "metrics.jsonl").read_text().splitlines()
+        return [record["step"] for line in lines if (record := json.loads(line))["event"] == "resume"]
+
+
+@pytest.fixture
+def mortal(tmp_path: Path, small_config: Callable[..., Config]) -> Callable[[Sequence[str]], Mortal]:
+    """Overrides to a run that has not begun."""
+    return lambda overrides: Mortal(small_config(*overrides), tmp_path / "run")
+
+
+@pytest.fixture(scope="session")
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory, small_config: Callable[..., Config]
+) -> Callable[[Sequence[str]], Numbers]:
+    """The numbers of a run without checkpoints that nothing happened to."""
+    known: dict[tuple[str, ...], Numbers] = {}
+
+    def made(overrides: Sequence[str]) -> Numbers:
+        key = tuple(overrides)
+        if key not in known:
+            folder = tmp_path_factory.mktemp("undisturbed") / "run"
+            run(small_config(*key, "checkpoint.every=0"), folder, QUIET)
+            assert not (folder / "checkpoints").exists()
+            known[key] = numbers(folder)
+        return known[key]
+
+    return made

@@ -1,0 +1,100 @@
+"""Continuing the run of a folder: what it must have in common with the command that continues it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from xmclab.api import Dataset
+from xmclab.errors import ConfigError, DataError, Problem
+from xmclab.host.config import Config
+from xmclab.host.resolver import resolve
+from xmclab.runs import store
+from xmclab.runs.checkpoints import Found, newest
+
+logger = logging.getLogger(__name__)
+
+# Keys that may change: no number of the run depends on them.
+HARMLESS = (
+    "device",
+    "profile",
+    "keep_model",
+    "data.source",  # the files are compared
+    "data.cache",
+    "data.verify",
+    "encode",
+    "checkpoint",
+    "resume",
+    "tracker",
+    "baseline",
+)
+
+
+def overrides_of(folder: Path) -> list[str]:
+    """The overrides that continue the run of a folder.
+
+    Raises:
+        StorageError: it is not a run folder.
+    """
+    if not (folder / store.CONFIG).is_file():
+        raise store.without(folder, store.CONFIG)
+    return [f"recipe={folder / store.CONFIG}"]
+
+
+def earlier_run(folder: Path, config: Config, data: Dataset, strict: bool) -> tuple[Config, Found | None]:
+    """The config with the name of the recipe that the run of a folder began with, and its newest checkpoint.
+
+    Args:
+        strict: do not fall back to an older checkpoint.
+
+    Raises:
+        ConfigError: the config differs in keys that matter.
+        DataError: the data changed.
+        StorageError: the folder is damaged.
+    """
+    store.verify_run(folder)
+    found = newest(folder, strict)
+    if found:
+        theirs, fingerprint = found.manifest["config"], found.manifest["data"]
+    else:
+        theirs = resolve(overrides_of(folder), config.registry).to_dict()
+        environment = json.loads((folder / store.ENVIRONMENT).read_text(encoding="utf-8"))
+        fingerprint = environment["data"]["sha256"]
+    if problems := list(differences(theirs, config)):
+        hint = "start in a new folder, or allow it with resume.allow=KEY,KEY"
+        raise ConfigError(*problems, Problem(f"resume {folder}", "the run has another config", hint))
+    if fingerprint != data.fingerprint:
+        hint = "restore them, or train in a new folder"
+        raise DataError(Problem(f"data={config.settings.data.source}", "the files changed since the run began", hint))
+    if found and found.manifest["torch"] != torch.__version__:
+        logger.warning(
+            "the run began with torch %s, this is %s: last digits may differ",
+            found.manifest["torch"],
+            torch.__version__,
+        )
+    return dataclasses.replace(config, recipe=store.recipe_of(folder) or config.recipe), found
+
+
+def differences(theirs: Mapping[str, Any], config: Config) -> Iterator[Problem]:
+    """The keys that matter and differ."""
+    allowed = (*HARMLESS, *config.settings.resume.allow)
+    old, new = dict(flat(theirs)), dict(flat(config.to_dict()))
+    for key in dict.fromkeys((*old, *new)):
+        harmless = any(key == name or key.startswith(f"{name}.") for name in allowed)
+        if not harmless and old.get(key) != new.get(key):
+            yield Problem(key, f"{old.get(key)} in the run, {new.get(key)} in this command")
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted key, value) of nested values."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
