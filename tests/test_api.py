@@ -187,7 +187,7 @@ def test_a_sampler_can_put_queries_of_a_label_together(tmp_path: Path) -> None:
     options = ["data=tiny", "encoder.dim=8", "head.clf=none", "head.de.dim=8", "sampler.batch_size=64"]
     config = resolve([*options, f"plugin={file}", "sampler=two_per_label"], default_registry())
     trainer = Trainer(config, open_dataset("tiny", "title", default_registry()))
-    plan = trainer.plan(0, None)
+    plan = trainer.plan(0)
     assert sorted(np.concatenate(plan).tolist()) == trainer.rows_N.tolist()
     targets_NL = trainer.targets_NL.toarray() > 0
     shared = [(targets_NL[batch].sum(axis=0) > 1).sum() for batch in plan]

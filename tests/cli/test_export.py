@@ -78,7 +78,7 @@ def test_mistakes(call: Call, small_run: Path, exported: Path, tmp_path: Path) -
         ([small_run], 2, "--to"),
         ([small_run, "--to", tmp_path / "x", "--index", "tree"], 2, "--index"),
         ([small_run, "--to", exported], 7, "not an empty folder"),
-        ([tmp_path / "nowhere", "--to", tmp_path / "x"], 7, "not the folder of a finished run"),
+        ([tmp_path / "nowhere", "--to", tmp_path / "x"], 7, "not a run folder (it has no config.yaml)"),
         ([tmp_path / "unfinished", "--to", tmp_path / "x"], 7, "it has no result.json"),
         ([exported, "--to", tmp_path / "x"], 2, "is already an export"),
     ]:

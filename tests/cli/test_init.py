@@ -117,12 +117,12 @@ def test_every_error_has_its_exit_code(call: Any, monkeypatch: pytest.MonkeyPatc
     assert call("run") == (code, "", "error: here: is wrong (mend it)\nerror: there: too\n")
 
 
-def test_an_interrupt_exits_130_quietly(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_exits_130_with_one_line(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "_train", interrupt)
-    assert call("run") == (130, "", "")
+    assert call("run") == (130, "", "interrupted\n")
 
 
 def test_a_bug_exits_1_with_a_traceback_and_a_request(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:

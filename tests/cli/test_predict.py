@@ -171,7 +171,7 @@ def test_nothing_is_left_of_a_file_that_could_not_be_finished(
 def test_a_folder_without_a_run_exits_7(call: Call, tmp_path: Path) -> None:
     code, out, err = call("predict", tmp_path, "--text", "x")
     assert (code, out) == (7, "")
-    assert "not the folder of a finished run" in err
+    assert "not a run folder (it has no config.yaml)" in err
 
 
 def test_eval_prints_the_metrics_of_the_run(call: Call, small_run: Path) -> None:

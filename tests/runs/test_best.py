@@ -32,7 +32,7 @@ def test_the_weights_of_the_best_epoch_come_back(small_trainer: Callable[..., An
     best = following(made, [1.0, 3.0, 2.0])
     states, rankings = [], []
     for epoch in range(3):
-        for step, batch in enumerate(made.batches(made.plan(epoch, None), epoch * 5)):
+        for step, batch in enumerate(made.batches(made.plan(epoch), epoch * 5)):
             made.step(epoch * 5 + step, batch)
         made.model.settle()
         best.measure(epoch + 1)

@@ -29,8 +29,9 @@ from xmclab.host.resolver import resolve
 from xmclab.host.schema import ValidateSettings
 from xmclab.runs import store
 from xmclab.runs.best import BestEpoch
+from xmclab.runs.measure import Queries
 from xmclab.runs.profile import Profile
-from xmclab.runs.run import Queries, RunResult, print_result, run
+from xmclab.runs.run import RunResult, print_result, run
 from xmclab.training.trainer import Trainer
 
 SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.de.dim=16", "head.clf.dim=16", "sampler.batch_size=256"]
@@ -205,7 +206,7 @@ def test_the_run_folder_says_what_was_run(tmp_path: Path, small_config: Callable
     result = run(small_config(), tmp_path / "out", QUIET)
     files = {path.name for path in result.folder.iterdir()}
     documents = {"config.yaml", "environment.json", "metrics.jsonl", "result.json", "labels.jsonl", "points.npz"}
-    assert files == documents | {"indexes.json", "model.safetensors", "encoder"}
+    assert files == documents | {"indexes.json", "model.safetensors", "encoder", "manifest.json", ".lock"}
     environment = json.loads((result.folder / "environment.json").read_text())
     assert environment["seed"] == 0
     assert environment["packages"]["torch"] == torch.__version__
@@ -281,7 +282,7 @@ def ranked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(len(arguments[2]["de"]))
         return rank(*arguments)
 
-    monkeypatch.setattr("xmclab.runs.run.rank", counted)
+    monkeypatch.setattr("xmclab.runs.measure.rank", counted)
     return counts
 
 
@@ -383,6 +384,7 @@ def test_a_config_from_before_validation_still_runs(tmp_path: Path, small_config
     before = run(small_config("epochs=1"), tmp_path / "before", QUIET)
     config = yaml.safe_load((before.folder / "config.yaml").read_text())
     del config["validate"]
+    (before.folder / "manifest.json").unlink()
     (before.folder / "config.yaml").write_text(yaml.safe_dump(config))
     again = resolve([f"recipe={before.folder / 'config.yaml'}"], default_registry())
     assert run(again, tmp_path / "again", QUIET).metrics == before.metrics

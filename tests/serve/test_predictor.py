@@ -173,11 +173,12 @@ def test_parts_that_only_training_needs_need_not_be_at_hand(small_run: Path, tmp
         assert f"{slot}:\n  name: {name}\n" in config
         config = config.replace(f"{slot}:\n  name: {name}\n", f"{slot}:\n  name: homemade\n  power: 3\n")
     (folder / "config.yaml").write_text(config)
+    (folder / "manifest.json").unlink()  # it would not match
     assert open_predictor(folder, default_registry(), "cpu").rank(TEXTS[:1], 1, "de").ids_NK.shape == (1, 1)
 
 
-@pytest.mark.parametrize("missing", ["model.safetensors", "config.yaml", "result.json", "labels.jsonl"])
-def test_a_folder_that_is_no_finished_run_is_refused(small_run: Path, tmp_path: Path, missing: str) -> None:
+@pytest.mark.parametrize("missing", ["model.safetensors", "config.yaml", "labels.jsonl"])
+def test_a_folder_without_a_model_is_refused(small_run: Path, tmp_path: Path, missing: str) -> None:
     folder = shutil.copytree(small_run, tmp_path / "run")
     (folder / missing).unlink()
     with pytest.raises(StorageError, match=missing):
@@ -185,20 +186,50 @@ def test_a_folder_that_is_no_finished_run_is_refused(small_run: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "name", ["model.safetensors", "result.json", "labels.jsonl", "encoder/features.json", "indexes.json"]
+    "name",
+    [
+        "model.safetensors",
+        "config.yaml",
+        "result.json",
+        "labels.jsonl",
+        "encoder/features.json",
+        "indexes.json",
+        "manifest.json",
+    ],
 )
 def test_a_truncated_file_is_named(small_run: Path, tmp_path: Path, name: str) -> None:
     folder = shutil.copytree(small_run, tmp_path / "run")
     content = (folder / name).read_bytes()
     (folder / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(StorageError, match="damaged"):
+    with pytest.raises(StorageError, match=f"{name}: (damaged|truncated or changed)"):
         open_predictor(folder, default_registry(), "cpu")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.yaml", "labels.jsonl", "encoder/features.json"])
+def test_a_flipped_bit_is_noticed(small_run: Path, tmp_path: Path, name: str) -> None:
+    folder = shutil.copytree(small_run, tmp_path / "run")
+    content = bytearray((folder / name).read_bytes())
+    content[-5] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(StorageError, match=f"{name}: changed: its sha256 does not match manifest.json"):
+        open_predictor(folder, default_registry(), "cpu")
+
+
+def test_a_run_that_was_trained_and_not_evaluated_can_be_used(small_run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(small_run, tmp_path / "run")
+    (folder / "result.json").unlink()
+    shutil.rmtree(folder / "search", ignore_errors=True)
+    found, expected = (
+        open_predictor(path, default_registry(), "cpu").rank(TEXTS, 5, "de") for path in (folder, small_run)
+    )
+    assert np.array_equal(found.ids_NK, expected.ids_NK)
 
 
 def test_a_label_too_few_is_noticed(small_run: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(small_run, tmp_path / "run")
     lines = (folder / "labels.jsonl").read_text().splitlines(keepends=True)
     (folder / "labels.jsonl").write_text("".join(lines[:-1]))
+    (folder / "manifest.json").unlink()  # as in a run of an earlier version
     with pytest.raises(StorageError, match="921 labels, but the model has 922"):
         open_predictor(folder, default_registry(), "cpu")
 

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,19 +55,18 @@ def _run_app() -> int:
     try:
         app()
     except SystemExit as exit_:
-        if isinstance(exit_.__context__, BrokenPipeError):  # typer would exit with 1, which here means a bug
+        behind = list(_behind(exit_))  # typer makes exits of other exceptions
+        if any(isinstance(error, BrokenPipeError) for error in behind[:1]):
             return _stdout_is_gone()
+        if interrupts := [error for error in behind if isinstance(error, KeyboardInterrupt)]:
+            return _interrupted(interrupts[0])
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except XmclabError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return error.exit_code
-    except Stopped as stop:
-        print(stop, file=sys.stderr)
-        return stop.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as interrupt:
+        return _interrupted(interrupt)
     except BrokenPipeError:
         return _stdout_is_gone()
     except Exception:
@@ -77,6 +77,22 @@ def _run_app() -> int:
         )
         return 1
     return 0
+
+
+def _behind(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions during whose handling it was raised."""
+    while error.__context__ is not None:
+        error = error.__context__
+        yield error
+
+
+def _interrupted(interrupt: KeyboardInterrupt) -> int:
+    """Say so in one line; the exit code."""
+    if isinstance(interrupt, Stopped):
+        print(interrupt, file=sys.stderr)
+        return interrupt.exit_code
+    print("interrupted", file=sys.stderr)
+    return 130
 
 
 def _stdout_is_gone() -> int:
@@ -136,7 +152,7 @@ def run(
     elif dry_run:
         print_json(config.to_dict()) if as_json else show.print_config(config)
     else:
-        _train(config, out, as_json, resume=bool(resume), strict=strict)
+        _train(config, out, as_json, bool(resume), strict)
 
 
 AUTO = "auto"
@@ -153,7 +169,7 @@ def _continued(run: Path, overrides: list[str], out: Path | None) -> tuple[list[
     return [*overrides_of(run), *overrides], run
 
 
-def _train(config: Any, out: Path | None, as_json: bool, **how: bool) -> None:
+def _train(config: Any, out: Path | None, as_json: bool, resume: bool, strict: bool) -> None:
     from rich.console import Console
 
     from xmclab.runs.run import print_result
@@ -163,7 +179,8 @@ def _train(config: Any, out: Path | None, as_json: bool, **how: bool) -> None:
     # Parts may print; stdout is for results only.
     with contextlib.redirect_stdout(sys.stderr), Signals() as signals:
         try:
-            result = train(config, out, Console(file=sys.stderr), signals=signals, **how)
+            console = Console(file=sys.stderr)
+            result = train(config, out, console, resume=resume, strict=strict, signals=signals)
         except Exception as error:
             if fault := config.registry.fault_of(error):
                 traceback.print_exc()

@@ -86,6 +86,8 @@ def claimed(out: Path | None, name: str, resume: bool = False) -> Iterator[Path]
         created = out is None or not out.exists()
         folder = out or _new_folder(Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
         folder.mkdir(parents=True, exist_ok=True)
+        if _contents(folder) and not resume and not (folder / LOCK).exists():
+            raise _refusal(folder, where)
     with locked(folder, where):
         contents = set(_contents(folder))
         begun = resume and (MANIFEST in contents or contents <= {ENCODER, LABELS, ENVIRONMENT, CONFIG})
@@ -309,7 +311,7 @@ def load_model(folder: Path, registry: Registry, *overrides: str) -> tuple[Confi
             raise without(folder, name)
     verify_run(folder)
     config = resolve([f"recipe={folder / CONFIG}", *overrides], registry)
-    num_labels = len(load_labels(folder))
+    num_labels = _num_labels(folder)
     with damage_reported(folder):
         state = load_file(folder / WEIGHTS)
         encoder = config.make("encoder")
@@ -319,12 +321,20 @@ def load_model(folder: Path, registry: Registry, *overrides: str) -> tuple[Confi
     return config, model
 
 
+def _num_labels(folder: Path) -> int:
+    """How many labels a model has; a run that was not evaluated has not written it down."""
+    if not (folder / RESULT).is_file():
+        return len(load_labels(folder))
+    with damage_reported(folder / RESULT):
+        return int(json.loads((folder / RESULT).read_text(encoding="utf-8"))["data"]["labels"])
+
+
 def without(folder: Path, name: str) -> StorageError:
     """The refusal of a run folder that lacks a file."""
-    if (folder / CONFIG).is_file():
-        hint = f"resume it with: xmclab run --resume {folder}" if not (folder / RESULT).is_file() else ""
-        return StorageError(Problem(str(folder), f"the run has no model: there is no {name}", hint))
-    return StorageError(Problem(str(folder), "not a run folder", f"it has no {name}"))
+    if not (folder / CONFIG).is_file():
+        return StorageError(Problem(str(folder), "not a run folder", f"it has no {CONFIG}"))
+    hint = "" if (folder / RESULT).is_file() else f"; finish it with: xmclab run --resume {folder}"
+    return StorageError(Problem(str(folder), "not the folder of a finished run", f"it has no {name}{hint}"))
 
 
 @contextlib.contextmanager

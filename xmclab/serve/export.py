@@ -54,6 +54,8 @@ def write_export(predictor: Predictor, run: Path, to: Path, index_type: str | No
         to: a new folder, complete or absent.
         index_type: type of the faiss index; None: that of the run, or flat.
     """
+    if not (run / store.RESULT).is_file():
+        raise store.without(run, store.RESULT)
     model, config = predictor.model, predictor.config
     head = query_head(model)
     with new_folder(to, f"--to {to}") as folder:
