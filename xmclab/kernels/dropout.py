@@ -71,9 +71,9 @@ def _mixed(x: np.uint64) -> np.uint64:
 
 
 @scalar_jit
-def _draw(low: np.uint32, high: np.uint32, number: np.uint32) -> np.int32:
-    x = u32(low ^ number)
-    x = u32(u32(u32(x ^ u32(x >> u32(16))) * u32(0x7FEB352D)) ^ high)
+def _draw(start: np.uint32, stride: np.uint32, number: np.uint32) -> np.int32:
+    x = u32(start + u32(number * stride))
+    x = u32(u32(x ^ u32(x >> u32(16))) * u32(0x7FEB352D))
     x = u32(u32(x ^ u32(x >> u32(15))) * u32(0x846CA68B))
     return np.int32(u32(x ^ u32(x >> u32(16))))
 
@@ -95,10 +95,10 @@ def _drop(
     for row in range(start, end):
         # Rows come by text, then head, then place.
         key = _mixed(key_K[row // (heads * places) * places + row % places] ^ site)
-        low, high = u32(key), u32(key >> u64(32))
-        first = u32(u32(row // places % heads) << HEAD_BITS)
+        first, stride = u32(key), u32((key >> u64(32)) | u64(1))
+        head = u32(u32(row // places % heads) << HEAD_BITS)
         for column in range(columns):
-            kept = _draw(low, high, u32(first + u32(column))) >= limit
+            kept = _draw(first, stride, u32(head + u32(column))) >= limit
             y_RC[row, column] = x_RC[row, column] * (factor if kept else nothing)
 
 
@@ -118,8 +118,8 @@ def _drop_items(
     factor, nothing = x_T.dtype.type(scale), x_T.dtype.type(0)
     for text in range(start, end):
         key = _mixed(key_B[text] ^ site)
-        low, high = u32(key), u32(key >> u64(32))
+        first, stride = u32(key), u32((key >> u64(32)) | u64(1))
         last = offset_B[text + 1] if text + 1 < len(offset_B) else len(x_T)
         for place in range(offset_B[text], last):
-            kept = _draw(low, high, u32(number_T[place])) >= limit
+            kept = _draw(first, stride, u32(number_T[place])) >= limit
             y_T[place] = x_T[place] * (factor if kept else nothing)

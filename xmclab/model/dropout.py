@@ -52,8 +52,8 @@ def place_keys(key: Tensor, place: Tensor) -> Tensor:
 
 def draws(key: Tensor, number: Tensor) -> Tensor:
     """Uniform 32-bit integers for 64-bit keys and 32-bit numbers, which are broadcast."""
-    x = key.to(torch.int32) ^ number
-    x = (x ^ _shifted(x, 16)) * FIRST32 ^ (key >> 32).to(torch.int32)
+    x = key.to(torch.int32) + number * ((key >> 32) | 1).to(torch.int32)  # a start and an odd stride
+    x = (x ^ _shifted(x, 16)) * FIRST32
     x = (x ^ _shifted(x, 15)) * signed(SECOND32, 32)
     return x ^ _shifted(x, 16)
 

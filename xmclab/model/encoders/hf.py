@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -98,6 +98,7 @@ class HuggingFace(Encoder):
             text = "encoder.model=%s: %s runs with padding; supported without it: %s"
             logger.warning(text, self.model, kind, families)
         self.fused = not known and packed.attach_padded(self.network)
+        self.told = False
         self.label_network = copy.deepcopy(self.network) if self.towers == "separate" else None
 
     @property
@@ -105,6 +106,14 @@ class HuggingFace(Encoder):
         """The rate of attention dropout that the trainer leaves out, as fused kernels cannot draw by keys; 0: none."""
         fused = self.fused or (packed.knows(self.network) and self.network.device.type != "cpu")
         return packed.attention_dropout(self.network) if fused else 0.0
+
+    def train(self, mode: bool = True) -> Self:
+        """Says once what dropout is left out, when the device is known."""
+        if mode and not self.told and self.left_out_dropout:
+            text = "encoder.model=%s: attention dropout of %g is left out, as fused attention cannot key it by text"
+            logger.warning(text, self.model, self.left_out_dropout)
+            self.told = True
+        return super().train(mode)
 
     def tokenise(self, texts: Sequence[str]) -> Ragged:
         if not texts:
