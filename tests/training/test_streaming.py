@@ -166,6 +166,21 @@ def test_without_ignored_pairs_and_dropout_the_size_of_blocks_does_not_matter() 
     torch.testing.assert_close(gradients[0], gradients[2], rtol=1e-12, atol=1e-12)
 
 
+def test_keyed_dropout_of_rows_does_not_depend_on_the_size_of_blocks() -> None:
+    objective = xmclab.objective("ds+bce", "pal_n", temperature=0.3, symmetric=True)
+    q_QD = torch.randn(QUERIES, DIM, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    truth, gradients = Truth.of_batch(make_batch(), "cpu"), []
+    for size in (1, 4, None):
+        head = make_head(row_dropout=0.4)
+        engine, scores = all_labels(head, objective, q_QD, truth, None, seed_for, size, key_seed=8)
+        engine.backward()
+        gradients.append(scores.dq_QD)
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradients[0], gradients[2], rtol=1e-12, atol=1e-12)
+    plain = backward(make_head(row_dropout=0.0), objective, q_QD, make_batch())[1].dq_QD
+    assert not torch.allclose(gradients[0], plain)
+
+
 def test_a_query_whose_labels_are_all_positive_has_no_loss() -> None:
     everything = np.zeros(LABELS, np.int64), np.arange(LABELS), np.ones(LABELS, np.float32)
     batch = Batch(np.arange(1), np.arange(LABELS), everything, (everything[0][:0],) * 2)
@@ -257,7 +272,7 @@ def test_the_trainer_streams_to_the_same_weights(
 ) -> None:
     monkeypatch.setattr(xmclab.objectives.engine, "CELLS_KEPT", 0)
     monkeypatch.setattr(xmclab.objectives.engine, "CELLS_OF_BLOCK", 40 * 30)  # several blocks
-    options = [*parts, f"optim.clip={clip}", "optim.decay=0.1", "head.clf.row_dropout=0"]
+    options = [*parts, f"optim.clip={clip}", "optim.decay=0.1", "head.clf.row_dropout=0.2"]
     streaming = make_trainer(*options)
     assert streaming.streaming == {"clf"}
     monkeypatch.setattr(xmclab.training.trainer, "streams", lambda *_: False)

@@ -122,6 +122,15 @@ def large_matrix(x: Tensor, *_: object) -> bool:
     return x.is_contiguous() and not torch.compiler.is_compiling()  # it would trace into the loops
 
 
+def large_floats(x: Tensor, *_: object) -> bool:
+    """Whether a compiled pass should handle these numbers: many, in float32 or float64, on a CPU."""
+    if x.device.type != "cpu" or x.numel() < WORTH_LOADING or x.dtype.itemsize < 4:
+        return False
+    import torch
+
+    return not torch.compiler.is_compiling()
+
+
 @contextlib.contextmanager
 def compiled_by_torch(on: bool = True) -> Iterator[None]:
     """Have torch compile the passes over scores that our loops do not cover, as on a GPU. Needs a compiler."""

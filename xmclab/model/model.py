@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from xmclab.api import Encoder, Head, Ragged, Side
 from xmclab.model.device import to_device
+from xmclab.model.dropout import key_dropouts
 from xmclab.model.tables import RowTable
 
 
 class Model(nn.Module):
     """An encoder and the heads on it, by name (`de`, `clf`).
 
-    The encoder must be fitted; the heads are built here.
+    The encoder must be fitted; the heads are built here, and every nn.Dropout becomes a `KeyedDropout`.
     """
 
     def __init__(self, encoder: Encoder, heads: Mapping[str, Head], num_labels: int) -> None:
@@ -29,6 +30,7 @@ class Model(nn.Module):
         for head in heads.values():
             head.build(encoder.width, num_labels)
         self.heads = nn.ModuleDict(dict(heads))
+        key_dropouts(self)
 
     def head(self, name: str) -> Head:
         head = self.heads[name]

@@ -19,10 +19,11 @@ Result = TypeVar("Result")
 
 
 class Chunk(NamedTuple):
-    """Texts that are encoded together, and the seed of their dropout."""
+    """Texts that are encoded together, and where their draws come from."""
 
     tokens: Tokens
-    seed: int
+    seed: int  # of torch's generator, for parts that draw from it
+    key_B: Tensor | None = None  # of dropout, by text; None: it draws from torch's generator too
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,10 @@ class Prepared:
     labels_P: Tensor
     truth: Truth
     label_weight_P: Tensor | None
-    seed: int  # of the heads
+    seed: int  # of torch's generator in the heads
     complete: Mapping[str, float] = field(default_factory=dict)  # by band: queries with all positives in the pool
+    key_Q: Tensor | None = None  # of dropout, see `Chunk`
+    key_P: Tensor | None = None
 
 
 def ahead(

@@ -1,7 +1,7 @@
 """A classifier against all labels: blocks of its table are read, and updated as soon as their gradient is known.
 
-Neither the score matrix nor the gradient of the table ever exists as a whole. Dropout of the rows is seeded per block,
-the same in every pass.
+Neither the score matrix nor the gradient of the table ever exists as a whole. Dropout of a row is keyed by its label:
+the same in every pass, and for blocks of any size.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from xmclab.api import Head
+from xmclab.model.dropout import keyed, text_keys
 from xmclab.model.tables import RowOptimizer, RowTable, read, widened
 from xmclab.objectives.engine import Engine
 from xmclab.objectives.objective import Objective
@@ -33,13 +34,22 @@ class TableScores(Scores):
 
     Args:
         q_QD: query vectors.
-        seed_for: dropout seed of a block, from its first label.
+        seed_for: seed of torch's generator for a block, from its first label.
         block: labels per block; default: by size.
+        key_seed: of the keys of dropout by label; None: it draws from torch's generator.
     """
 
-    def __init__(self, head: Head, q_QD: Tensor, seed_for: Callable[[int], int], block: int | None = None) -> None:
+    def __init__(
+        self,
+        head: Head,
+        q_QD: Tensor,
+        seed_for: Callable[[int], int],
+        block: int | None = None,
+        key_seed: int | None = None,
+    ) -> None:
         assert isinstance(head.label_rows, RowTable), "streams() checks this first"
         self.head, self.table, self.seed_for, self.block = head, head.label_rows, seed_for, block
+        self.key_seed = key_seed
         self.table.settle()
         self.q_QD = self.like = widened(q_QD.detach())
         self.labels, self.bound = range(len(self.table.weight)), head.score_bound
@@ -53,8 +63,14 @@ class TableScores(Scores):
         self.rows_BD = widened(read(self.table.weight.detach(), block)).requires_grad_()
         if self.head.training:
             torch.manual_seed(self.seed_for(block.start))
-        self.z_BD = self.head.of_rows(self.rows_BD)
+        with keyed(self._keys(block)):
+            self.z_BD = self.head.of_rows(self.rows_BD)
         torch.addmm(out_QB, self.q_QD, self.z_BD.detach().T, beta=0, alpha=scale, out=out_QB)
+
+    def _keys(self, block: slice) -> Tensor | None:
+        if self.key_seed is None:
+            return None
+        return text_keys(self.key_seed, torch.arange(block.start, block.stop, device=self.q_QD.device))
 
     def backward(self, block: slice, g_QB: Tensor) -> None:
         """Add to the gradient of the queries; pass that of the rows to `update`."""
@@ -77,9 +93,10 @@ def all_labels(
     label_weight_L: Tensor | None,
     seed_for: Callable[[int], int],
     block: int | None = None,
+    key_seed: int | None = None,
 ) -> tuple[Engine, TableScores]:
     """The first pass of a head over all labels."""
-    scores = TableScores(head, q_QD, seed_for, block)
+    scores = TableScores(head, q_QD, seed_for, block, key_seed)
     engine = Engine(scores, truth, objective.directions, label_weight_L, objective.share)
     engine.observe()
     return engine, scores

@@ -30,6 +30,7 @@ from xmclab.errors import DataError, DivergedError, Problem
 from xmclab.host.config import Config
 from xmclab.kernels.dispatch import compiled_by_torch
 from xmclab.model.device import autocast_for, pick_device, to_device
+from xmclab.model.dropout import keyed, text_keys
 from xmclab.model.model import Model, with_constant
 from xmclab.objectives.engine import evaluate_vectors
 from xmclab.objectives.truth import Truth
@@ -67,7 +68,7 @@ class ChunkedEncoding:
 
     def _encode(self, chunk: Chunk) -> Tensor:
         torch.manual_seed(chunk.seed)
-        with self.autocast():
+        with self.autocast(), keyed(chunk.key_B):
             x_BD: Tensor = self.encoder(chunk.tokens, self.side)
         return x_BD
 
@@ -199,23 +200,31 @@ class Trainer:
             )
         with self.part("collate"):
             reads_labels = self.model.reads_label_texts
-            labels = self._chunks(step, "label", self.label_tokens, batch.labels_P) if reads_labels else []
-            queries = self._chunks(step, "query", self.query_tokens, batch.rows_Q)
+            key_Q, key_P = self._keys(step, "query", batch.rows_Q), self._keys(step, "label", batch.labels_P)
+            labels = self._chunks(step, "label", self.label_tokens, batch.labels_P, key_P) if reads_labels else []
+            queries = self._chunks(step, "query", self.query_tokens, batch.rows_Q, key_Q)
             labels_P = torch.from_numpy(batch.labels_P).to(self.device)
             weight_P, inverse_propensity_P = (
                 None if x_L is None else x_L[labels_P] for x_L in (self.label_weight_L, self.inverse_propensity_L)
             )
             truth = Truth.of_batch(batch, self.device).with_propensities(inverse_propensity_P)
             seed = self.keys.seed_for("heads", step, 0)
-            return Prepared(batch, queries, labels, labels_P, truth, weight_P, seed, self._complete(batch))
+            complete = self._complete(batch)
+            return Prepared(batch, queries, labels, labels_P, truth, weight_P, seed, complete, key_Q, key_P)
 
-    def _chunks(self, step: int, side: Side, tokens: Ragged, rows: NDArray[np.int64]) -> list[Chunk]:
+    def _keys(self, step: int, side: Side, ids: NDArray[np.int64]) -> Tensor:
+        """The keys of dropout of these queries or labels."""
+        return text_keys(self._key_seed(step, side), torch.from_numpy(ids)).to(self.device)
+
+    def _key_seed(self, step: int, side: Side) -> int:
+        return self.keys.seed_for(f"dropout {side}", step)
+
+    def _chunks(self, step: int, side: Side, tokens: Ragged, rows: NDArray[np.int64], key: Tensor) -> list[Chunk]:
         size = self.settings.encode.chunk or max(len(rows), 1)
-        parts = [tokens.take(rows[start : start + size]) for start in range(0, len(rows), size)]
-        return [
-            Chunk(to_device(self.model.encoder.collate(part), self.device), self.keys.seed_for(side, step, number))
-            for number, part in enumerate(parts)
-        ]
+        parts = [slice(start, start + size) for start in range(0, len(rows), size)]
+        inputs = [to_device(self.model.encoder.collate(tokens.take(rows[part])), self.device) for part in parts]
+        seeds = [self.keys.seed_for(side, step, number) for number in range(len(parts))]
+        return [Chunk(x, seed, key[part]) for x, seed, part in zip(inputs, seeds, parts, strict=True)]
 
     def step(self, step: int, prepared: Prepared) -> Record:
         """Train on a prepared batch, unless a number is not finite; returns its record."""
@@ -229,6 +238,7 @@ class Trainer:
                 numbers = torch.stack([loss, norm, *values.values()]).tolist()
             if not math.isfinite(numbers[0]) or not math.isfinite(numbers[1]):
                 raise self._diverged(step, batch, dict(zip(("loss", "gradient norm", *values), numbers, strict=True)))
+            torch.manual_seed(self.keys.seed_for("updates", step))  # rounding to bfloat16 draws
             self.optimizers.step(self.part)
             terms = dict(zip(values, numbers[2:], strict=True))
             record = {"loss": numbers[0], "gradient_norm": numbers[1], "terms": terms}
@@ -279,24 +289,28 @@ class Trainer:
         self, step: int, prepared: Prepared, x_QD: Tensor, x_PD: Tensor | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss; leaves its gradient in the encoder's vectors and the parameters of the heads."""
-        torch.manual_seed(prepared.seed)
         total = torch.zeros((), device=x_QD.device)
         values: dict[str, Tensor] = {}
         roots: dict[Tensor, Tensor] = {}  # where backward starts, with the gradients there
-        for name, objective in self.objectives.items():
+        for number, (name, objective) in enumerate(self.objectives.items()):
             head, weight_P = cast(Head, self.model.heads[name]), prepared.label_weight_P
-            with self.autocast():
+            torch.manual_seed(prepared.seed + number)  # for each, as draws of another depend on its blocks
+            with self.autocast(), keyed(prepared.key_Q):
                 q_QD = head.queries(x_QD)
             if name in self.streaming:
                 seed_for = partial(self.keys.seed_for, f"rows {name}", step)
-                engine, scores = all_labels(head, objective, q_QD, prepared.truth, weight_P, seed_for)
+                key_seed = self._key_seed(step, "label")
+                engine, scores = all_labels(
+                    head, objective, q_QD, prepared.truth, weight_P, seed_for, key_seed=key_seed
+                )
                 assert self.optimizers.rows is not None, "a streaming head has a table"
                 self.optimizers.rows.backward(engine, scores)
                 roots[q_QD] = scores.dq_QD.to(q_QD.dtype)
                 found = engine.evaluation
             else:
                 with self.autocast():
-                    z_PD = head.labels(x_PD, prepared.labels_P)
+                    with keyed(prepared.key_P):
+                        z_PD = head.labels(x_PD, prepared.labels_P)
                     found = evaluate_vectors(objective, q_QD, z_PD, prepared.truth, weight_P, head.score_bound)
             total = total + objective.share * found.total
             values |= {f"{name}/{direction}": value for direction, value in found.values.items()}

@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from xmclab.api import Encoder, Ragged, Side, Tokens, linear, log, option
+from xmclab.model.dropout import current, drop_items
 from xmclab.model.encoders.features import FeatureOptions, Featuriser
 from xmclab.model.tables import RowTable, TableOptimizer, sparse_gradient
 
 FEATURES, IDF = "features.json", "idf.npy"
+FEATURES_SITE = 1  # of the dropout of features
 
 
 @dataclass(eq=False)
@@ -111,13 +113,22 @@ class Bag(Encoder, FeatureOptions):
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def forward(self, tokens: Tokens, side: Side = "query") -> Tensor:
-        weight_T = F.dropout(tokens["weight_T"], self.feature_dropout, self.training)
+        weight_T = self._weights(tokens)
         first, *others = (
             _SparseProduct.apply(table.weight, table.scale, weight_T, tokens)  # type: ignore[no-untyped-call]
             for table in self._tables(side)
         )
         x_BD: Tensor = sum(others, start=first)
         return x_BD if self.residual is None else x_BD + self.residual(x_BD)
+
+    def _weights(self, tokens: Tokens) -> Tensor:
+        """Those of the features, after dropout by text and feature."""
+        weight_T: Tensor = tokens["weight_T"]
+        now = current()
+        if not self.training or not self.feature_dropout or now is None:
+            return F.dropout(weight_T, self.feature_dropout, self.training)
+        lists = tokens["row_offset_B"], tokens["feature_T"]
+        return drop_items(weight_T, now.key, *lists, now.site(FEATURES_SITE), self.feature_dropout)
 
     def _tables(self, side: Side) -> tuple[RowTable, ...]:
         """Those whose vectors are added up."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from xmclab.api import Encoder, Ragged, Side, Tokens, Transformer, log, option
 from xmclab.errors import DataError, Problem
+from xmclab.model.dropout import current, keyed, place_keys
 from xmclab.model.encoders import packed
 
 logger = logging.getLogger("xmclab.encoders")
@@ -87,14 +88,32 @@ class HuggingFace(Encoder):
         if getattr(self.network, "pooler", None) is not None:
             self.network.pooler.requires_grad_(False)  # pooling is done here: no text passes through it
         self.attention = self.network.config._attn_implementation
-        self.packs = self.packing == "auto" and packed.knows(self.network)
-        if self.packs:
+        known = packed.knows(self.network)
+        self.packs = self.packing == "auto" and known
+        if known:
             packed.attach(self.network)
         elif self.packing == "auto":
-            known = ", ".join(packed.FAMILIES)
+            families = ", ".join(packed.FAMILIES)
             kind = self.network.config.model_type
-            logger.warning("encoder.model=%s: %s runs with padding; supported without it: %s", self.model, kind, known)
+            text = "encoder.model=%s: %s runs with padding; supported without it: %s"
+            logger.warning(text, self.model, kind, families)
+        self.fused = not known and packed.attach_padded(self.network)
+        self.told = False
         self.label_network = copy.deepcopy(self.network) if self.towers == "separate" else None
+
+    @property
+    def left_out_dropout(self) -> float:
+        """The rate of attention dropout that the trainer leaves out, as fused kernels cannot draw by keys; 0: none."""
+        fused = self.fused or (packed.knows(self.network) and self.network.device.type != "cpu")
+        return packed.attention_dropout(self.network) if fused else 0.0
+
+    def train(self, mode: bool = True) -> Self:
+        """Says once what dropout is left out, when the device is known."""
+        if mode and not self.told and self.left_out_dropout:
+            text = "encoder.model=%s: attention dropout of %g is left out, as fused attention cannot key it by text"
+            logger.warning(text, self.model, self.left_out_dropout)
+            self.told = True
+        return super().train(mode)
 
     def tokenise(self, texts: Sequence[str]) -> Ragged:
         if not texts:
@@ -152,17 +171,30 @@ class HuggingFace(Encoder):
         blocks = zip(
             tokens["input_ids"].split(sizes), tokens["attention_mask"].split(sizes), tokens["blocks"], strict=True
         )
+        keys = _text_keys(tokens, sizes)
         pooled = [
-            self._pooled(network, ids_BT[:, :length], mask_BT[:, :length]) for ids_BT, mask_BT, (_, length) in blocks
+            self._pooled(network, ids_BT[:, :length], mask_BT[:, :length], key_B)
+            for (ids_BT, mask_BT, (_, length)), key_B in zip(blocks, keys, strict=True)
         ]
         return torch.cat(pooled).index_select(0, tokens["rank_B"])
 
-    def _pooled(self, network: Any, ids_BT: Tensor, mask_BT: Tensor) -> Tensor:
-        hidden_BTD: Tensor = network(input_ids=ids_BT, attention_mask=mask_BT).last_hidden_state
+    def _pooled(self, network: Any, ids_BT: Tensor, mask_BT: Tensor, key_B: Tensor | None) -> Tensor:
+        place_T = torch.arange(ids_BT.shape[1], device=ids_BT.device)
+        with keyed(None if key_B is None else place_keys(key_B.unsqueeze(1), place_T)):
+            hidden_BTD: Tensor = network(input_ids=ids_BT, attention_mask=mask_BT).last_hidden_state
         if self.pooling == "cls":
             return hidden_BTD[:, 0]
         mask_BT1 = mask_BT.unsqueeze(-1).to(hidden_BTD.dtype)
         return (hidden_BTD * mask_BT1).sum(dim=1) / mask_BT1.sum(dim=1).clamp(min=1)
+
+
+def _text_keys(tokens: Tokens, sizes: list[int]) -> Sequence[Tensor | None]:
+    """The keys of the texts of each block, if dropout is keyed."""
+    now = current()
+    if now is None:
+        return [None] * len(sizes)
+    parts: Sequence[Tensor] = torch.empty_like(now.key).index_copy(0, tokens["rank_B"], now.key).split(sizes)
+    return parts
 
 
 def locate(model: str) -> str:

@@ -9,7 +9,7 @@ blocks     on a CPU, few enough tokens at a time that the activations between la
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Literal
 
@@ -20,12 +20,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xmclab.api import Ragged, Tokens
+from xmclab.model.dropout import current, dropped, keyed, place_keys
 
+Draws = tuple[Tensor, int]  # keyed dropout of attention weights: [B, T] keys of the tokens that attend, and the site
 Groups = tuple[tuple[int, int], ...]  # (texts, length) of the texts of each length, by ascending length
 Pooling = Literal["mean", "cls"]
 
 FAMILIES = ("bert", "camembert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta")
-ATTENTION = "xmclab_packed"  # its name among the attention implementations of transformers
+# Names among the attention implementations of transformers.
+ATTENTION = "xmclab_packed"
+PADDED_ATTENTION = "xmclab_padded"  # of networks that are not known
+ATTENTION_SITE = 2  # of the dropout of attention weights; its calls tell the layers apart
 # Beyond this length a fused kernel beats plain products on a CPU.
 SHORT = 64
 # Tokens that pass through the network together on a CPU.
@@ -47,12 +52,34 @@ def knows(network: Any) -> bool:
 
 def attach(network: Any) -> None:
     """Let the network attend within packed texts; called without them, it attends as before."""
+    _choose(network, ATTENTION, _attention)
+
+
+def attach_padded(network: Any) -> bool:
+    """Let a network that is not known leave out the dropout of fused attention where draws are keyed.
+
+    Returns:
+        Whether it attends by such a kernel, and its attention can be chosen.
+    """
+    fused = getattr(network, "_supports_attention_backend", False) and network.config._attn_implementation == "sdpa"
+    if fused:
+        _choose(network, PADDED_ATTENTION, _padded_attention)
+    return bool(fused)
+
+
+def _choose(network: Any, name: str, attention: Callable[..., tuple[Tensor, None]]) -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    AttentionInterface.register(ATTENTION, _attention)
-    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
-    network.set_attn_implementation(ATTENTION)
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, sdpa_mask)
+    network.set_attn_implementation(name)
+
+
+def attention_dropout(network: Any) -> float:
+    """The rate at which the network drops attention weights."""
+    names = ("attention_probs_dropout_prob", "attention_dropout")
+    return max((float(getattr(network.config, name, None) or 0.0) for name in names), default=0.0)
 
 
 def padding_position(network: Any) -> int | None:
@@ -111,10 +138,25 @@ def _blocks(network: Any, tokens: Tokens) -> Iterator[tuple[Tensor, Groups]]:
     sizes = [sum(_sizes(groups)) for groups in cuts]
     # A mask of four dimensions is passed on as it is; without one, some networks would make one of T x T.
     mask = tokens["offset_B"].view(1, 1, 1, -1)
-    blocks = zip(x_TD[None].split(sizes, dim=1), tokens["position_T"][None].split(sizes, dim=1), cuts, strict=True)
-    for x_1TD, position_1T, groups in blocks:
-        output = network(inputs_embeds=x_1TD, position_ids=position_1T, attention_mask=mask, groups=groups)
+    positions = tokens["position_T"][None].split(sizes, dim=1)
+    key_1T = _token_keys(tokens)
+    keys = [None] * len(sizes) if key_1T is None else key_1T.split(sizes, dim=1)
+    for x_1TD, position_1T, key, groups in zip(x_TD[None].split(sizes, dim=1), positions, keys, cuts, strict=True):
+        with keyed(key):
+            output = network(inputs_embeds=x_1TD, position_ids=position_1T, attention_mask=mask, groups=groups)
         yield output.last_hidden_state.squeeze(0), groups
+
+
+def _token_keys(tokens: Tokens) -> Tensor | None:
+    """key_1T of the packed tokens, if dropout is keyed."""
+    now, length = current(), len(tokens["ids_T"])
+    if now is None:
+        return None
+    key_B = torch.empty_like(now.key).index_copy(0, tokens["rank_B"], now.key)
+    starts = tokens["offset_B"][:-1], key_B
+    lengths_B = tokens["offset_B"].diff()
+    start_T, key_T = (torch.repeat_interleave(x_B, lengths_B, output_size=length) for x_B in starts)
+    return place_keys(key_T, torch.arange(length, device=key_T.device) - start_T).unsqueeze(0)
 
 
 def _cut(groups: Groups) -> Iterator[Groups]:
@@ -157,48 +199,96 @@ def _attention(
 ) -> tuple[Tensor, None]:
     """What transformers calls on [1, H, T, D]; the mask is the offsets of the texts, as `_blocks` passes them.
 
+    Padded texts are [B, H, T, D], with a mask of the network's. Dropout by keys needs the weights, which only plain
+    products have: it is left out where a fused kernel is worth more than it, which is elsewhere than on a CPU.
+
     Args:
         sliding_window: tokens this far apart do not see each other.
     """
+    now = current() if dropout else None
+    if now and query.device.type != "cpu":
+        now, dropout = None, 0.0
+    draws = (now.key, now.site(ATTENTION_SITE)) if now else None
     if groups is None or attention_mask is None:
-        from transformers.integrations.sdpa_attention import sdpa_attention_forward
-
-        padded: tuple[Tensor, None] = sdpa_attention_forward(
-            module, query, key, value, attention_mask, dropout, scaling, **others
-        )
-        return padded
+        if draws:
+            return _plain_attention(query, key, value, dropout, scaling, attention_mask, draws).transpose(1, 2), None
+        return _padded_attention(module, query, key, value, attention_mask, dropout, scaling, **others)
     q, k, v = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
     longest = groups[-1][1]
     window = sliding_window or longest
     if query.is_cuda and HAS_JAGGED and longest <= window:
         mixed_THD = jagged_attention(q, k, v, attention_mask.flatten(), groups, dropout, scaling)
     else:
-        mixed_THD = grouped_attention(q, k, v, groups, dropout, scaling, window)
+        mixed_THD = grouped_attention(q, k, v, groups, dropout, scaling, window, draws)
     return mixed_THD.unsqueeze(0), None
 
 
+def _padded_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """torch's fused attention, without dropout where that is keyed."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    rate = 0.0 if current() else dropout
+    padded: tuple[Tensor, None] = sdpa_attention_forward(
+        module, query, key, value, attention_mask, rate, scaling, **others
+    )
+    return padded
+
+
 def grouped_attention(
-    q_THD: Tensor, k_THD: Tensor, v_THD: Tensor, groups: Groups, dropout: float, scale: float | None, window: int
+    q_THD: Tensor,
+    k_THD: Tensor,
+    v_THD: Tensor,
+    groups: Groups,
+    dropout: float,
+    scale: float | None,
+    window: int,
+    draws: Draws | None = None,
 ) -> Tensor:
     """Attention within each text, for all texts of one length at a time; on any device."""
     mixed = []
     sizes = _sizes(groups)
-    for (texts, length), *parts in zip(groups, q_THD.split(sizes), k_THD.split(sizes), v_THD.split(sizes), strict=True):
+    keys = draws[0].flatten().split(sizes) if draws else [None] * len(sizes)
+    tensors = q_THD.split(sizes), k_THD.split(sizes), v_THD.split(sizes)
+    for (texts, length), key, *parts in zip(groups, keys, *tensors, strict=True):
         q, k, v = (part.unflatten(0, (texts, length)).transpose(1, 2) for part in parts)
         near_TT = None
         if length > window:
             place_T = torch.arange(length, device=q.device)
             near_TT = (place_T - place_T.unsqueeze(1)).abs() < window
-        if q.device.type == "cpu" and length <= min(SHORT, window):
-            y = _plain_attention(q, k, v, dropout, scale)
+        drawn = (key.unflatten(0, (texts, length)), draws[1]) if draws else None
+        if drawn or (q.device.type == "cpu" and length <= min(SHORT, window)):
+            y = _plain_attention(q, k, v, dropout, scale, near_TT, drawn)
         else:
             y = F.scaled_dot_product_attention(q, k, v, near_TT, dropout, scale=scale)
         mixed.append(y.transpose(1, 2).flatten(0, 1))
     return torch.cat(mixed)
 
 
-def _plain_attention(q: Tensor, k: Tensor, v: Tensor, rate: float, scale: float | None) -> Tensor:
-    weights = torch.softmax((q * (scale or q.shape[-1] ** -0.5)) @ k.transpose(2, 3), dim=-1)
+def _plain_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rate: float,
+    scale: float | None,
+    mask: Tensor | None = None,
+    draws: Draws | None = None,
+) -> Tensor:
+    """By products of [B, H, T, D]; `mask` as in torch's own."""
+    scores = (q * (scale or q.shape[-1] ** -0.5)) @ k.transpose(2, 3)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(q.dtype).min) if mask.dtype == torch.bool else scores + mask
+    weights = torch.softmax(scores, dim=-1)
+    if draws:
+        return dropped(weights, *draws, rate) @ v
     return (F.dropout(weights, rate) if rate else weights) @ v
 
 

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xmclab.api import log, option
+from xmclab.model.dropout import KeyedDropout
 from xmclab.model.heads.projected import ProjectedHead, projection
 from xmclab.model.tables import RowTable, TableDtype, TableOptimizer
 
@@ -41,7 +42,8 @@ class Classifier(ProjectedHead):
 
     def build(self, width: int, num_labels: int) -> None:
         super().build(width, num_labels)
-        self.g2 = nn.Sequential(projection(width, self.dim, self.init), nn.Dropout(self.dropout))
+        self.g2 = nn.Sequential(projection(width, self.dim, self.init), KeyedDropout(self.dropout))
+        self.drop_rows = KeyedDropout(self.row_dropout)
         numbers = self.dim + (self.bias != "none")
         self.psi = RowTable(num_labels, numbers, lr=self.table_lr, optimizer=self.table, dtype=self.table_dtype)
         nn.init.xavier_uniform_(self.psi.weight[:, : self.dim])
@@ -93,6 +95,6 @@ class Classifier(ProjectedHead):
 
     def of_rows(self, rows_PD: Tensor) -> Tensor:
         z_PD = rows_PD if self.bias == "none" else rows_PD[:, :-1]
-        z_PD = F.dropout(z_PD, self.row_dropout, self.training)
+        z_PD = self.drop_rows(z_PD)
         z_PD = F.normalize(z_PD, dim=-1) if self.normalise else z_PD
         return z_PD if self.bias == "none" else torch.cat([z_PD, self.limited(rows_PD[:, -1:])], dim=1)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from xmclab.api import one_of, option
+from xmclab.model.dropout import KeyedDropout
 from xmclab.model.heads.projected import ProjectedHead, projection
 from xmclab.model.tables import RowTable
 
@@ -37,7 +38,7 @@ class DualEncoder(ProjectedHead):
     def build(self, width: int, num_labels: int) -> None:
         super().build(width, num_labels)
         activation = [nn.Tanh()] if self.activation == "tanh" else []
-        self.g1 = nn.Sequential(projection(width, self.dim, self.init), *activation, nn.Dropout(self.dropout))
+        self.g1 = nn.Sequential(projection(width, self.dim, self.init), *activation, KeyedDropout(self.dropout))
         if self.bias != "none":
             self.offset = RowTable(num_labels, 1, lr=self.bias_lr)
             self.offset.weight.requires_grad_(self.bias != "prior")
