@@ -1,6 +1,6 @@
 """xmclab: a pluggable loss-and-sampler toolkit for extreme multi-label classification.
 
-Importing this package is cheap; torch is imported on first use of a name that needs it.
+Importing this package is cheap; its names, and torch, are imported on first use.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from xmclab.host.hookspecs import API_VERSION, CommandRef, PartRef, command, hookimpl, part
-from xmclab.options import option
-
 if TYPE_CHECKING:
     from xmclab.host.compose import objective
+    from xmclab.host.hookspecs import API_VERSION, CommandRef, PartRef, command, hookimpl, part
     from xmclab.objectives.objective import Objective
+    from xmclab.options import option
 
 __version__ = "0.1.0"
 __all__ = [
@@ -29,7 +28,13 @@ __all__ = [
     "part",
 ]
 
-_LAZY = {"objective": "xmclab.host.compose", "Objective": "xmclab.objectives.objective", "api": "xmclab.api"}
+_LAZY = {
+    **dict.fromkeys(("API_VERSION", "CommandRef", "PartRef", "command", "hookimpl", "part"), "xmclab.host.hookspecs"),
+    "option": "xmclab.options",
+    "objective": "xmclab.host.compose",
+    "Objective": "xmclab.objectives.objective",
+    "api": "xmclab.api",
+}
 
 
 def __getattr__(name: str) -> Any:

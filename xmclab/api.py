@@ -661,7 +661,7 @@ class Tracker(ABC):
     def log(self, record: Mapping[str, Any]) -> None:
         """Receive one record of plain numbers and strings; docs/plugins.md lists the fields.
 
-        `record["event"]`: start, step, refresh, eval, baselines, end.
+        `record["event"]`: start (or resume), step, refresh, eval, baselines, end.
         """
 
     def end(self) -> None:

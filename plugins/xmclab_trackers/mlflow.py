@@ -13,6 +13,7 @@ from xmclab.api import Tracker, option
 from xmclab_trackers.records import installed, leaves, numbers
 
 MLFLOW_METRICS = 500  # collected before they are sent; a request may have 1000
+RUN = "mlflow.txt"  # in the run folder: the id of its MLflow run
 MLFLOW_PARAMETERS = 100  # most that a request may have
 
 
@@ -33,7 +34,13 @@ class MlFlow(Tracker):
         self._client = self._module.MlflowClient(tracking_uri=self.uri or None)
         known = self._client.get_experiment_by_name(self.experiment)
         experiment = known.experiment_id if known else self._client.create_experiment(self.experiment)
+        known_run = folder / RUN  # of a run that is resumed
+        if known_run.is_file():
+            self._run = known_run.read_text(encoding="utf-8").strip()
+            self._client.update_run(self._run, status="RUNNING")
+            return
         self._run = self._client.create_run(experiment, run_name=folder.name).info.run_id
+        known_run.write_text(f"{self._run}\n", encoding="utf-8")
         parameters = [self._module.entities.Param(name, str(value)) for name, value in leaves(config)]
         for start in range(0, len(parameters), MLFLOW_PARAMETERS):
             self._client.log_batch(self._run, params=parameters[start : start + MLFLOW_PARAMETERS])
@@ -47,7 +54,9 @@ class MlFlow(Tracker):
             self._client.log_batch(self._run, metrics=self._metrics)
             self._metrics = []
         if record["event"] == "end":
-            self._status = {"": "FINISHED", "KeyboardInterrupt": "KILLED"}.get(record["error"], "FAILED")
+            self._status = {"": "FINISHED", "KeyboardInterrupt": "KILLED", "Stopped": "KILLED"}.get(
+                record["error"], "FAILED"
+            )
 
     def end(self) -> None:
         self._client.set_terminated(self._run, self._status)

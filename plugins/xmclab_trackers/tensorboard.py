@@ -20,12 +20,17 @@ class TensorBoard(Tracker):
         self._step = 0
 
     def start(self, folder: Path, config: Mapping[str, Any]) -> None:
-        self._writer = self._module.SummaryWriter(str(folder / "tensorboard"))
+        self._folder = str(folder / "tensorboard")
+        self._writer: Any = None
 
     def log(self, record: Mapping[str, Any]) -> None:
+        if self._writer is None:  # steps that are done again replace those of an earlier process
+            again = record["step"] if record["event"] == "resume" else None
+            self._writer = self._module.SummaryWriter(self._folder, purge_step=again)
         self._step = record.get("step", self._step)
         for name, value in numbers(record):
             self._writer.add_scalar(name, value, self._step)
 
     def end(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()

@@ -46,14 +46,19 @@ def numbers(folder: Path) -> Numbers:
     )
 
 
-def in_child(work: Callable[[], object]) -> int:
-    """Do the work in a forked process; its exit code, negative for a signal."""
+def in_child(work: Callable[[], object], meanwhile: Callable[[], object] = lambda: None) -> int:
+    """Do the work in a forked process, and something else meanwhile; its exit code, negative for a signal."""
 
     def body() -> None:
         os._exit(0 if work() is not False else 1)
 
     process = multiprocessing.get_context("fork").Process(target=body)
     process.start()
+    try:
+        meanwhile()
+    except BaseException:
+        process.kill()
+        raise
     process.join(SECONDS)
     if process.is_alive():
         process.kill()
@@ -91,12 +96,18 @@ def signal_at_fixture() -> Callable[..., Callable[[], None]]:
     return signal_at
 
 
+@pytest.fixture(name="in_child")
+def in_child_fixture() -> Callable[..., int]:
+    return in_child
+
+
 @dataclass(frozen=True)
 class Mortal:
     """A run in a folder that is killed, and resumed."""
 
     config: Config
     folder: Path
+    quiet: Console = QUIET
 
     def dies(self, arrange: Callable[[], None]) -> None:
         """Run until killed."""

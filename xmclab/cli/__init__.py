@@ -1,4 +1,4 @@
-"""The command line: `xmclab run`, `predict`, `eval`, `export`, `parts`, `recipes`; plugins add others.
+"""The command line: `xmclab run`, `predict`, `eval`, `export`, `replay`, `parts`, `recipes`; plugins add others.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 usage or config, 3 data, 4 plugin,
 5 diverged, 6 out of memory, 7 storage, 129, 130 and 143 stopped by SIGHUP, SIGINT and SIGTERM, 141 stdout was closed.
@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import typer
 
 from xmclab import __version__
-from xmclab.cli import export, predict
+from xmclab.cli import export, predict, replay
 from xmclab.cli.commands import Commands
 from xmclab.cli.common import Json, print_files, print_json, registry_with, without_plugins
 from xmclab.errors import ConfigError, Problem, Stopped, XmclabError
@@ -69,7 +69,9 @@ def _run_app() -> int:
         return _interrupted(interrupt)
     except BrokenPipeError:
         return _stdout_is_gone()
-    except Exception:
+    except Exception as error:
+        if interrupts := [each for each in _behind(error) if isinstance(each, KeyboardInterrupt)]:
+            return _interrupted(interrupts[0])
         traceback.print_exc()
         print(
             f"error: this is a bug in xmclab {__version__} or in a plugin; please report it with the lines above",
@@ -81,9 +83,9 @@ def _run_app() -> int:
 
 def _behind(error: BaseException) -> Iterator[BaseException]:
     """The exceptions during whose handling it was raised."""
-    while error.__context__ is not None:
-        error = error.__context__
-        yield error
+    behind: BaseException | None = error
+    while behind := behind.__cause__ or behind.__context__:
+        yield behind
 
 
 def _interrupted(interrupt: KeyboardInterrupt) -> int:
@@ -195,6 +197,7 @@ def _train(config: Any, out: Path | None, as_json: bool, resume: bool, strict: b
 app.command()(predict.predict)
 app.command("eval")(predict.evaluate)
 app.command()(export.export)
+app.command()(replay.replay)
 
 
 @app.command()

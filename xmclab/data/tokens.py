@@ -25,6 +25,7 @@ from xmclab.data.texts import JoinedTexts, blocks, content_digest
 from xmclab.errors import MemoryLimitError, Problem, StorageError, XmclabError
 from xmclab.host.schema import DataSettings
 from xmclab.system.progress import Bar, note
+from xmclab.system.signals import STOPS
 
 log = logging.getLogger("xmclab.data")
 
@@ -196,7 +197,8 @@ def _work(
     writer: Connection,
 ) -> None:
     """Send the tokens of these blocks; stop when nobody reads them any more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in STOPS:  # the main process ends this one
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     for reader in readers:
         reader.close()

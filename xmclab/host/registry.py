@@ -167,6 +167,10 @@ class Registry:
             raise fault(origin, f"{reason}: give it an entry point of group {PROJECT!r} and install it")
         return Registry([*self.claims, *claims], [*self.origins, origin], self.broken, self.notices)
 
+    def origin(self, kind: str, name: str) -> Origin:
+        """Where a part comes from."""
+        return self._find(kind, name).origin
+
     def fault_of(self, error: Exception) -> PluginError | None:
         """The error as a `PluginError` of the part that raised it, if that is in use and not built in."""
         foreign = {cls: claim for claim, cls in self._classes.items() if claim.origin.distribution != PROJECT}

@@ -15,7 +15,7 @@ import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 FOLDER, DENSE, ARRAYS, WEIGHTS = "checkpoints", "dense-0.safetensors", "arrays.safetensors", "weights.safetensors"
 STEP, OURS = re.compile(r"step-(\d+)"), re.compile(r"step-|refresh-|best-|\.tmp-")
 SHARE = 0.02  # of the time of a run, which the checkpoints at the ends of epochs may take
+SECONDS_BETWEEN_LOOKS = 0.1
 BYTES_PER_SECOND = 2e8  # of the first checkpoint, before one was timed
 
 
@@ -94,6 +95,8 @@ class Checkpoints(Guard):
         self._last, self._cost = time.perf_counter(), 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="xmclab-checkpoint")
         self._job: Future[None] | None = None
+        for left in self.root.glob(f"{TEMPORARY}*"):  # by a process that was killed
+            shutil.rmtree(left, ignore_errors=True)
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -256,6 +259,8 @@ class Checkpoints(Guard):
         """Wait for the thread; raises what it raised."""
         job, self._job = self._job, None
         if job is not None:
+            while not job.done():  # a signal may be delivered to the thread, and must not wait for it
+                wait([job], timeout=SECONDS_BETWEEN_LOOKS)
             try:
                 job.result()
             except BaseException:
@@ -327,8 +332,6 @@ def newest(run: Path, strict: bool = False) -> Found | None:
         StorageError: all of them are damaged; with `strict`, the newest is.
     """
     root = run / FOLDER
-    for path in root.glob(f"{TEMPORARY}*"):
-        shutil.rmtree(path, ignore_errors=True)
     problems: list[Problem] = []
     for folder in by_step(root):
         try:

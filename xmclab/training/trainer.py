@@ -37,6 +37,7 @@ from xmclab.objectives.truth import Truth
 from xmclab.plan.csr import row_pairs
 from xmclab.plan.pool import build_batch
 from xmclab.training.batches import Chunk, Part, Prepared, ahead
+from xmclab.training.diagnosis import diagnose
 from xmclab.training.optim import Optimizers
 from xmclab.training.streaming import all_labels, streams
 
@@ -237,7 +238,9 @@ class Trainer:
                 norm = self.optimizers.clip()
                 numbers = torch.stack([loss, norm, *values.values()]).tolist()
             if not math.isfinite(numbers[0]) or not math.isfinite(numbers[1]):
-                raise self._diverged(step, batch, dict(zip(("loss", "gradient norm", *values), numbers, strict=True)))
+                found = dict(zip(("loss", "gradient norm", *values), numbers, strict=True))
+                self.optimizers.discard()
+                raise self._diverged(step, prepared, found)
             torch.manual_seed(self.keys.seed_for("updates", step))  # rounding to bfloat16 draws
             self.optimizers.step(self.part)
             terms = dict(zip(values, numbers[2:], strict=True))
@@ -270,13 +273,8 @@ class Trainer:
         Returns:
             The total, and the value of every term and direction as `head/term/direction`; all detached scalars.
         """
-        self.model.train()
-        encode = partial(ChunkedEncoding, self.model.encoder, autocast=self.autocast)
-        labels = None  # the side that is encoded last keeps the graph of its last chunk
         with self.part("encode forward"):
-            queries = encode(prepared.queries, "query", keep_last=not prepared.labels)
-            if prepared.labels:
-                labels = encode(prepared.labels, "label")
+            queries, labels = self.encoded(prepared)
         with self.part("scores and losses"):
             total, values = self._heads(step, prepared, queries.x_BD, labels.x_BD if labels else None)
         with self.part("encode backward"):
@@ -284,6 +282,14 @@ class Trainer:
                 labels.backward()
             queries.backward()
         return total, values
+
+    def encoded(self, prepared: Prepared) -> tuple[ChunkedEncoding, ChunkedEncoding | None]:
+        """The queries of a batch, and its labels if their texts are read."""
+        self.model.train()
+        encode = partial(ChunkedEncoding, self.model.encoder, autocast=self.autocast)
+        # The side that is encoded last keeps the graph of its last chunk.
+        queries = encode(prepared.queries, "query", keep_last=not prepared.labels)
+        return queries, encode(prepared.labels, "label") if prepared.labels else None
 
     def _heads(
         self, step: int, prepared: Prepared, x_QD: Tensor, x_PD: Tensor | None
@@ -319,13 +325,17 @@ class Trainer:
         torch.autograd.backward(list(roots), list(roots.values()))
         return total.detach(), values
 
-    def _diverged(self, step: int, batch: Batch, numbers: Mapping[str, float]) -> DivergedError:
+    def _diverged(self, step: int, prepared: Prepared, numbers: Mapping[str, float]) -> DivergedError:
+        batch, diagnosis = prepared.batch, diagnose(self, step, prepared)
         bad = ", ".join(name for name, value in numbers.items() if not math.isfinite(value))
         where = f"queries {batch.rows_Q[:5].tolist()}..., {len(batch.labels_P)} labels in the pool"
         hint = "the update was skipped; try a smaller learning rate or a larger temperature, or check the loss"
-        error = DivergedError(Problem(f"step {step}", f"{bad} not finite ({where})", hint))
+        problems = [Problem(f"step {step}", culprit) for culprit in diagnosis.culprits]
+        error = DivergedError(Problem(f"step {step}", f"{bad} not finite ({where})", hint), *problems)
         error.details = {
             "step": step,
+            "culprits": diagnosis.culprits,
+            "scores": {name: [repr(end) for end in ends] for name, ends in diagnosis.scores.items()},
             "values": {name: repr(value) for name, value in numbers.items()},
             "rows": batch.rows_Q.tolist(),
             "labels": batch.labels_P.tolist(),

@@ -29,6 +29,7 @@ class FakeMlflow(ModuleType):
         self.metrics: dict[str, tuple[float, int]] = {}
         self.batches: list[int] = []
         self.status = ""
+        self.resumed: list[tuple[str, str]] = []
         self.uri: str | None = "unset"
 
     def MlflowClient(self, tracking_uri: str | None) -> FakeMlflow:
@@ -54,6 +55,9 @@ class FakeMlflow(ModuleType):
         for name, value, _, step in metrics:
             assert re.fullmatch(r"[\w\-. :/]+", name)
             self.metrics[name] = value, step
+
+    def update_run(self, run_id: str, status: str) -> None:
+        self.resumed.append((run_id, status))
 
     def set_terminated(self, run_id: str, status: str) -> None:
         self.status = status
@@ -84,6 +88,8 @@ def test_mlflow_gets_the_config_and_the_numbers(tmp_path: Path, mlflow: FakeMlfl
     assert mlflow.metrics["step/loss"] == (0.5, 399)
     assert mlflow.metrics["eval/metrics/de_clf/P_at_1"] == (12.5, 399)
     assert sum(size > 0 for size in mlflow.batches) == 2 * 4  # requests, for 402 records each
+    assert mlflow.resumed == [(tmp_path.name, "RUNNING")]  # the second is the same run, continued
+    assert mlflow.params.count(("pool.beta", "3")) == 1
 
 
 @pytest.mark.parametrize(("error", "status"), [("DivergedError", "FAILED"), ("KeyboardInterrupt", "KILLED")])

@@ -1,0 +1,203 @@
+"""Signals: the run finishes its step, saves, says how to resume, and ends with the code of the signal.
+
+3   SIGTERM and SIGHUP between steps, in a refresh, in an evaluation; a second one while it saves; SIGUSR1
+4   Ctrl-C: the same with exit 130; one line and no traceback anywhere, handlers restored
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xmclab.data import tokens
+from xmclab.errors import Stopped
+from xmclab.model.encoders.bag import Bag
+from xmclab.runs import checkpoints, shards
+from xmclab.runs.measure import Queries
+from xmclab.runs.run import run
+from xmclab.system.signals import Signals
+from xmclab.training.trainer import Trainer
+
+Make = Callable[[Sequence[str]], Any]
+MINED = ["epochs=4", "sampler=cluster", "miner=ann", "refresh_every=1", "evaluate.every=2", "optim.decay=0.1"]
+
+
+def stopped(victim: Any, owner: Any, name: str, call: int, number: int, patch: pytest.MonkeyPatch) -> Stopped:
+    """What a run raises that gets a signal at this call of a function."""
+    before = signal.getsignal(number)
+    function, calls = getattr(owner, name), 0
+
+    def counted(*arguments: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            os.kill(os.getpid(), number)
+        return function(*arguments, **named)
+
+    with patch.context() as local, Signals() as signals:
+        local.setattr(owner, name, counted)
+        with pytest.raises(Stopped) as caught:
+            run(victim.config, victim.folder, victim.quiet, resume=True, signals=signals)
+    assert signal.getsignal(number) is before
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call", "saved"),
+    [
+        (Trainer, "step", 3, 3),
+        (Trainer, "step", 5, 5),  # the last one of an epoch
+        (Trainer, "see", 2, 10),  # in the refresh after two epochs
+        (Queries, "_rank", 1, 10),
+        (Queries, "_rank", 2, 20),  # the closing evaluation
+    ],
+    ids=["a step", "the end of an epoch", "a refresh", "an evaluation", "the last evaluation"],
+)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_happened(
+    mortal: Make,
+    undisturbed: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: Any,
+    name: str,
+    call: int,
+    saved: int,
+    number: int,
+) -> None:
+    if number != signal.SIGTERM and (name, call) != ("step", 3):
+        pytest.skip("the way of the signal is the same")
+    victim = mortal([*MINED, "checkpoint.every=1000"])
+    stop = stopped(victim, owner, name, call, number, monkeypatch)
+    assert stop.exit_code == 128 + number
+    assert str(stop) == (
+        f"stopped by {signal.Signals(number).name}: saved after step {saved}; "
+        f"resume with: xmclab run --resume {victim.folder}"
+    )
+    assert victim.ends() == undisturbed(MINED)
+    assert victim.resumed == [saved]
+
+
+def test_with_validation_the_best_epoch_so_far_is_saved_too(
+    mortal: Make, undisturbed: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = ["epochs=4", "validate.share=0.2", "head.clf.table=adagrad"]
+    victim = mortal([*overrides, "checkpoint.every=1000"])
+    stopped(victim, Queries, "_rank", 3, signal.SIGTERM, monkeypatch)
+    assert len(list((victim.folder / "checkpoints").glob("best-*"))) == 1
+    stopped(victim, Queries, "_rank", 3, signal.SIGTERM, monkeypatch)  # the test queries, with other weights
+    assert victim.ends() == undisturbed(overrides)
+
+
+def test_without_checkpoints_a_signal_ends_the_run_and_says_that_nothing_is_saved(
+    mortal: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim = mortal(["checkpoint.every=0"])
+    stop = stopped(victim, Trainer, "step", 3, signal.SIGTERM, monkeypatch)
+    assert str(stop) == "stopped by SIGTERM: after step 3; nothing is saved (checkpoint.every=0)"
+    assert not (victim.folder / "checkpoints").exists()
+
+
+def test_a_signal_before_training_ends_it_at_once(mortal: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = mortal([])
+    stop = stopped(victim, Bag, "fit", 1, signal.SIGTERM, monkeypatch)
+    assert str(stop) == "stopped by SIGTERM"
+    assert not victim.folder.exists()
+
+
+def test_a_request_to_save_is_met_and_training_goes_on(mortal: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = mortal(["checkpoint.every=1000"])
+    saved: list[int] = []
+    save = checkpoints.Checkpoints.save
+    monkeypatch.setattr(
+        checkpoints.Checkpoints, "save", lambda self, held: (saved.append(held.at.step), save(self, held))
+    )
+    step = Trainer.step
+
+    def asking(self: Trainer, number: int, prepared: Any) -> Any:
+        if number == 3:
+            os.kill(os.getpid(), signal.SIGUSR1)
+        return step(self, number, prepared)
+
+    monkeypatch.setattr(Trainer, "step", asking)
+    with Signals() as signals:
+        assert run(victim.config, victim.folder, victim.quiet, signals=signals).metrics
+    assert saved == [4]
+
+
+def test_a_second_signal_ends_at_once_and_costs_no_checkpoint(
+    mortal: Make, undisturbed: Make, in_child: Any, signal_at: Any
+) -> None:
+    """It comes while the checkpoint that the first one asked for is being written."""
+    victim = mortal(["checkpoint.every=4"])
+
+    def work() -> None:
+        signal_at(Trainer, "step", 6, signal.SIGTERM)()
+        write = shards.write_tensors
+
+        def slow(path: Path, tensors: Any) -> None:
+            if "step-000000006" in str(path):
+                os.kill(os.getpid(), signal.SIGTERM)
+                time.sleep(30)
+            write(path, tensors)
+
+        shards.write_tensors = slow
+        with Signals() as signals:
+            run(victim.config, victim.folder, victim.quiet, signals=signals)
+
+    started = time.monotonic()
+    assert in_child(work) == 128 + signal.SIGTERM
+    assert time.monotonic() - started < 25
+    found = checkpoints.newest(victim.folder)
+    assert found
+    assert found.at.step == 4
+    assert victim.ends() == undisturbed([])
+
+
+def test_processes_that_tokenise_leave_signals_to_the_main_one(in_child: Any) -> None:
+    class Waits:
+        def tokenise(self, texts: Sequence[str]) -> None:
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                os.kill(os.getpid(), number)
+
+    context = tokens.multiprocessing.get_context("fork")
+    reader, writer = context.Pipe(duplex=False)
+    assert in_child(lambda: tokens._work(Waits(), ["a"], [(0, 1)], [], writer)) == 0  # type: ignore[arg-type]
+    assert reader.recv() is None
+
+
+# 4
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+
+
+def test_ctrl_c_leaves_one_line_during_imports_as_in_a_run(tmp_path: Path) -> None:
+    """Real processes, interrupted at several moments: while they import, read, train."""
+    command = [sys.executable, "-m", "xmclab", "run", "recipe=unidec", "data=tiny", "epochs=2000", "--out"]
+    processes = [
+        (
+            delay,
+            subprocess.Popen(
+                [*command, str(tmp_path / f"run{number}")], env=environment(), stderr=subprocess.PIPE, text=True
+            ),
+        )
+        for number, delay in enumerate((0.5, 1.5, 4.0))
+    ]
+    started = time.monotonic()
+    for delay, process in processes:
+        time.sleep(max(started + delay - time.monotonic(), 0))
+        process.send_signal(signal.SIGINT)
+    for _, process in processes:
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 130, err
+        assert "Traceback" not in err
+        assert "stopped by SIGINT" in err.splitlines()[-1] or err.splitlines()[-1] == "interrupted"

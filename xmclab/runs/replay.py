@@ -1,0 +1,65 @@
+"""One step of a run again: from the checkpoint before it, without an update."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from xmclab.data.tokens import Tokeniser
+from xmclab.data.validation import open_with_validation
+from xmclab.errors import DivergedError, Problem, StorageError
+from xmclab.host.config import Config
+from xmclab.model.device import deterministic
+from xmclab.runs import store
+from xmclab.runs.resume import earlier_run
+from xmclab.training.diagnosis import diagnose
+from xmclab.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A step that was repeated."""
+
+    step: int
+    record: dict[str, Any]  # as in metrics.jsonl; of a step that is not finite, what is known of it
+    scores: dict[str, tuple[float, float]]  # head -> the smallest and the largest score
+    problems: list[Problem]  # empty: all numbers are finite
+
+
+def replay(folder: Path, config: Config, console: Console | None = None) -> Replay:
+    """Repeat the step after the newest checkpoint of a run, which a step that is not finite leaves behind.
+
+    Nothing is written.
+
+    Args:
+        config: that of the run, see `overrides_of`.
+
+    Raises:
+        StorageError: there is no checkpoint, or it is damaged.
+    """
+    opened = open_with_validation(config)
+    config, found = earlier_run(folder, config, opened.whole, strict=True)
+    if found is None:
+        hint = "a step that is not finite leaves one, unless checkpoint.every=0"
+        raise StorageError(Problem(str(folder), "the run has no checkpoint", hint))
+    with deterministic(config.settings.deterministic):
+        tokeniser = Tokeniser(config.settings.data, console)
+        trainer = Trainer(config, opened.training, tokeniser, assets=folder / store.ENCODER)
+        found.restore(trainer, None)
+        at = found.at
+        plan = trainer.plan(at.epoch)
+        if at.batch >= len(plan):
+            raise StorageError(
+                Problem(str(folder), f"its newest checkpoint ends epoch {at.epoch + 1}: no step follows")
+            )
+        prepared = trainer.prepare(at.step, plan[at.batch])
+        scores = diagnose(trainer, at.step, prepared).scores
+        torch.manual_seed(prepared.seed)
+        try:
+            return Replay(at.step, dict(trainer.step(at.step, prepared)), scores, [])
+        except DivergedError as error:
+            return Replay(at.step, dict(error.details or {}), scores, error.problems)
