@@ -314,7 +314,7 @@ class Reduction(ABC):
 
         With `among = "drawn"`, y_QP is 0 for positives that only other queries drew; the loss still sees them.
         Weights depend only on the positives of each row: columns of zeros may be dropped or moved. Randomness
-        (drawing a positive) comes from torch's global generator, which the trainer seeds for every step.
+        (drawing a positive) comes from torch's global generator, which the trainer seeds for every step and head.
         """
 
     def normaliser(self, w_QP: Tensor) -> Tensor:
@@ -349,6 +349,11 @@ class Encoder(nn.Module, ABC):
 
     Life cycle: constructed with options, then `fit` on all training texts (or `load_assets`), then `tokenise` once on
     the host, then `forward` on the device for every chunk.
+
+    Dropout: use `nn.Dropout` on inputs whose first dimension is the texts of the chunk, in their order ([B, D],
+    [B, T, D], [B, H, T, T]). In training it then drops by text and place, so `encode.chunk`, the order of texts and
+    padding change no number. Anything else, such as `F.dropout`, draws from torch's global generator, which is seeded
+    for every chunk: replayed chunks draw the same, but another `encode.chunk` draws something else.
     """
 
     lr: float  # learning rate of its parameters
@@ -405,7 +410,8 @@ class Encoder(nn.Module, ABC):
 class Head(nn.Module, ABC):
     """Encoder output to query and label vectors whose inner product is the score. A dataclass, like all parts.
 
-    A model has up to two, in the slots `head.de` and `head.clf`; each minimises its own loss.
+    A model has up to two, in the slots `head.de` and `head.clf`; each minimises its own loss. An `nn.Dropout` on inputs
+    whose first dimension is the queries, or the labels, drops by their ids, as in an `Encoder` by text.
     """
 
     labels_from: ClassVar[Literal["text", "table"]]  # label vectors come from encoded texts, or from a row per label
@@ -466,7 +472,7 @@ class Head(nn.Module, ABC):
     def of_rows(self, rows_PD: Tensor) -> Tensor:
         """z_PD from rows of `label_rows`, without trained parameters: only the rows get a gradient.
 
-        Randomness comes from torch's global generator, seeded for every block.
+        An `nn.Dropout` drops by label; other draws come from torch's global generator, seeded for every block.
         """
         raise NotImplementedError(f"{type(self).__name__} has no table of label rows")
 

@@ -9,6 +9,7 @@ import torch
 
 from xmclab.kernels import dispatch
 from xmclab.kernels import dropout as loops
+from xmclab.model import dropout
 from xmclab.model.dropout import drop, drop_items, place_keys, text_keys
 
 KEY_B = text_keys(5, torch.arange(6))
@@ -51,6 +52,7 @@ def test_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(loops, "WORTH_A_THREAD", worth)
+    monkeypatch.setattr(dropout, "PIECE", min(worth, 50))
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     x = torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
     plain, compiled = both(lambda: drop(x, key, site, rate), monkeypatch)

@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from xmclab.kernels.dispatch import accelerated_by, large_floats
 
+PIECE = 1 << 18  # numbers
 HEAD_BITS = 20  # columns of a head beyond 2^20, or heads beyond 2^12, repeat draws of others
 STRIDE, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # of SplitMix64
 FIRST32, SECOND32 = 0x7FEB352D, 0x846CA68B  # of lowbias32
@@ -132,11 +133,18 @@ def drop(x: Tensor, key: Tensor, site: int, rate: float) -> Tensor:
         key: of each row: those of `x.shape[:-1]`, or [B, T] where `x` is [B, H, T, C].
     """
     number = torch.arange(x.shape[-1], device=x.device, dtype=torch.int32)
-    key = _mixed(key ^ site).unsqueeze(-1)
+    key, y = _mixed(key ^ site).unsqueeze(-1), x
     if key.ndim < x.ndim:
         head = torch.arange(x.shape[1], device=x.device, dtype=torch.int32)
         key, number = key.unsqueeze(1), number + (head << HEAD_BITS)[:, None, None]
-    return x * (draws(key, number) >= limit_of(rate)) * (1 / (1 - rate))
+    else:
+        key, y = key.flatten(0, -2), x.flatten(0, -2)
+    # In pieces that fit the cache; compiled code, and other devices, need none.
+    whole = x.device.type != "cpu" or torch.compiler.is_compiling()
+    size = max(1, len(y) if whole else PIECE * len(y) // max(y.numel(), 1))
+    limit, factor = limit_of(rate), 1 / (1 - rate)
+    pieces = zip(y.split(size), key.split(size), strict=True)
+    return torch.cat([part * (draws(keys, number) >= limit) * factor for part, keys in pieces]).view(x.shape)
 
 
 @accelerated_by("dropout", when=large_floats)

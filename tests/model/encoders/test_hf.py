@@ -12,6 +12,7 @@ import torch
 
 from xmclab.api import Tokens
 from xmclab.errors import DataError
+from xmclab.model.dropout import key_dropouts, keyed, text_keys
 from xmclab.model.encoders.hf import HuggingFace
 from xmclab.training.batches import Chunk
 from xmclab.training.trainer import ChunkedEncoding
@@ -134,6 +135,48 @@ def test_replayed_chunks_have_the_gradient_of_the_whole_under_dropout(folder: Pa
     encoding.backward()
     for a, b in zip(gradients(), expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12 * float(b.abs().max().clamp(min=1)))
+
+
+def test_attention_dropout_that_cannot_be_keyed_is_left_out_and_said_once(
+    unknown: Path, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from transformers import AutoModel, AutoTokenizer
+
+    AutoTokenizer.from_pretrained(unknown).save_pretrained(tmp_path)
+    AutoModel.from_pretrained(unknown, attention_probs_dropout_prob=0.3).save_pretrained(tmp_path)
+    encoder = make(tmp_path)
+    assert encoder.left_out_dropout == 0.3
+    with caplog.at_level(logging.INFO, logger="xmclab.encoders"):
+        caplog.clear()
+        encoder.eval(), encoder.train(), encoder.train()
+    assert [record.getMessage().split(": ")[1][:24] for record in caplog.records] == ["attention dropout of 0.3"]
+    tokens = encoder.collate(encoder.tokenise(TEXTS))
+    with keyed(text_keys(0, torch.arange(len(TEXTS)))):
+        found = [encoder(tokens) for _ in range(2)]
+    assert torch.equal(*found)  # and all other rates are 0
+    assert not torch.allclose(encoder(tokens), found[0])
+    known = make(folder)
+    assert known.left_out_dropout == 0
+    assert known.to("meta").left_out_dropout == 0.1  # any device but the CPU
+    assert make(unknown).left_out_dropout == 0
+
+
+@pytest.mark.parametrize("network", ["folder", "unknown"])
+def test_keyed_dropout_of_padded_texts_is_the_same_in_any_chunk(network: str, request: pytest.FixtureRequest) -> None:
+    encoder = make(request.getfixturevalue(network), packing="off").double().train()
+    for module in encoder.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.2
+    key_dropouts(encoder)
+    key_B, state = text_keys(0, torch.arange(len(TEXTS))), torch.get_rng_state()
+
+    def encode(rows: list[int]) -> torch.Tensor:
+        with keyed(key_B[rows]):
+            return encoder(encoder.collate(encoder.tokenise([TEXTS[row] for row in rows])))
+
+    whole = encode([0, 1, 2, 3])
+    torch.testing.assert_close(torch.cat([encode([2]), encode([3, 1])]), whole[[2, 3, 1]], rtol=0, atol=1e-12)
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_texts_are_cut_at_max_length(folder: Path) -> None:

@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModel
 
 from xmclab.api import Ragged
 from xmclab.model.device import to_device
+from xmclab.model.dropout import key_dropouts, keyed, place_keys, text_keys
 from xmclab.model.encoders import packed
 
 VOCABULARY, PADDING = 40, 1
@@ -152,6 +153,45 @@ def test_dropout_follows_the_seed_and_ends_with_training() -> None:
     assert not torch.allclose(states(2), first)
     network.eval()
     torch.testing.assert_close(states(1), states(2), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("family", packed.FAMILIES)
+def test_keyed_dropout_is_that_of_the_text_in_any_chunk_and_block(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of attention weights too, also in texts that a fused kernel takes where nothing is dropped."""
+    network, lengths = make_network(family).train(), [5, 2, 9, packed.SHORT + 6, 5, 1]
+    key_dropouts(network)
+    tokens, key_B = make_tokens(lengths), text_keys(3, torch.arange(len(lengths)))
+
+    def encode(rows: list[int]) -> Tensor:
+        inputs = packed.pack(tokens.take(np.array(rows)), packed.padding_position(network))
+        with keyed(key_B[rows]):
+            return packed.encode(network, inputs, "mean")
+
+    state = torch.get_rng_state()
+    whole = encode([0, 1, 2, 3, 4, 5])
+    assert torch.equal(torch.get_rng_state(), state)  # no draw is left to the generator
+    torch.testing.assert_close(torch.cat([encode([4, 0]), encode([3])]), whole[[4, 0, 3]], rtol=0, atol=1e-10)
+    monkeypatch.setattr(packed, "BLOCK", 8)
+    torch.testing.assert_close(encode([5, 4, 3, 2, 1, 0]), whole.flip(0), rtol=0, atol=1e-10)
+    with_attention = whole[3]
+    monkeypatch.setattr(packed, "dropped", lambda weights, key, site, rate: weights)
+    assert not torch.allclose(encode([3])[0], with_attention)
+
+
+@pytest.mark.parametrize("family", sorted(set(packed.FAMILIES) - {"modernbert"}))
+def test_keyed_dropout_of_padded_texts_is_that_of_packed_ones(family: str) -> None:
+    network, tokens = make_network(family).train(), make_tokens([5, 2, 9, 5])
+    key_dropouts(network)
+    key_B = text_keys(3, torch.arange(4))
+    with keyed(key_B):
+        found = packed_states(network, tokens)
+    mask = torch.arange(9) < torch.tensor([5, 2, 9, 5])[:, None]
+    ids = torch.full(mask.shape, PADDING)
+    ids[mask] = torch.from_numpy(tokens.ids).long()
+    with keyed(place_keys(key_B[:, None], torch.arange(9))):
+        hidden = network(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+    for states, padded in zip(found, hidden, strict=True):
+        torch.testing.assert_close(states, padded[: len(states)], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
@@ -315,9 +355,15 @@ def test_a_forward_that_was_replaced_is_called(place: str) -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_torch_compiles_the_network_as_a_whole(training: bool, family: str) -> None:
     network = make_network(family, torch.float32).train(training)
+    key_dropouts(network)
     torch._dynamo.reset()
     inputs = packed.pack(make_tokens([packed.SHORT - 1] * 4), packed.padding_position(network))
-    found = torch.compile(packed.encode, backend="eager", fullgraph=True)(network, inputs, "mean")
+    compiled = torch.compile(packed.encode, backend="eager", fullgraph=True)
+    for seed in (1, 2):  # another step is the same graph
+        with keyed(text_keys(seed, torch.arange(4))), torch._dynamo.config.patch(error_on_recompile=True):
+            found = compiled(network, inputs, "mean")
+        with keyed(text_keys(seed, torch.arange(4))):
+            torch.testing.assert_close(found, packed.encode(network, inputs, "mean"))
     found.sum().backward()
     assert all(p.grad is not None for name, p in network.named_parameters() if "pooler" not in name)
     if not training:
