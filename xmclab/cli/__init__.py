@@ -19,9 +19,11 @@ import typer
 from xmclab import __version__
 from xmclab.cli import export, predict
 from xmclab.cli.commands import Commands
-from xmclab.cli.common import Json, print_files, print_json, registry_with, without_plugins
+from xmclab.cli.common import Json, Trust, print_files, print_json, registry_with, without_plugins
 from xmclab.errors import XmclabError
 from xmclab.system import messages
+from xmclab.system.terminal import printable
+from xmclab.system.trust import trusting_remote_code
 
 # Commands import what they need when they run, so that --help does not wait for torch.
 app = typer.Typer(
@@ -59,20 +61,24 @@ def _run_app() -> int:
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except XmclabError as error:
         for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
+            print(f"error: {printable(str(problem))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         return _stdout_is_gone()
     except Exception:
-        traceback.print_exc()
+        _print_traceback()
         print(
             f"error: this is a bug in xmclab {__version__} or in a plugin; please report it with the lines above",
             file=sys.stderr,
         )
         return 1
     return 0
+
+
+def _print_traceback() -> None:
+    print(printable(traceback.format_exc(), lines=True), end="", file=sys.stderr)
 
 
 def _stdout_is_gone() -> int:
@@ -105,6 +111,7 @@ def run(
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Run folder, new or empty.")] = None,
     why: Annotated[bool, typer.Option("--why", help="Print every value and who set it; do not train.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the config; do not train.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Train and evaluate: xmclab run recipe=unidec loss.clf=ds+bce data=debian"""
     from xmclab.cli import show
@@ -120,14 +127,14 @@ def run(
     elif dry_run:
         print_json(config.to_dict()) if as_json else show.print_config(config)
     else:
-        _train(config, out, as_json)
+        with trusting_remote_code(trust):
+            _train(config, out, as_json)
 
 
 def _train(config: Any, out: Path | None, as_json: bool) -> None:
-    from rich.console import Console
-
     from xmclab.runs.run import print_result
     from xmclab.runs.run import run as train
+    from xmclab.system.console import Console
 
     # Parts may print; stdout is for results only.
     with contextlib.redirect_stdout(sys.stderr):
@@ -135,7 +142,7 @@ def _train(config: Any, out: Path | None, as_json: bool) -> None:
             result = train(config, out, Console(file=sys.stderr))
         except Exception as error:
             if fault := config.registry.fault_of(error):
-                traceback.print_exc()
+                _print_traceback()
                 raise fault from error
             raise
     if as_json:

@@ -14,8 +14,9 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from xmclab.cli.common import DataKeys, Device, Folder, Json, Plugin, data_keys, note, print_json, registry_with
+from xmclab.cli.common import DataKeys, Device, Folder, Json, Plugin, Trust, data_keys, note, print_json, registry_with
 from xmclab.errors import ConfigError, Problem
+from xmclab.system.trust import trusting_remote_code
 
 if TYPE_CHECKING:
     from xmclab.host.registry import Registry
@@ -59,6 +60,7 @@ def predict(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to FILE instead of stdout.")] = None,
     device: Device = "auto",
     plugin: Plugin = None,
+    trust: Trust = False,
 ) -> None:
     """Predict the best labels of a text: xmclab predict runs/my-run --text "plot functions" -k 5"""
     from xmclab.serve.output import FORMATS
@@ -76,7 +78,8 @@ def predict(
         if added:
             added.check()
 
-        predictor = _load(folder, registry, device, added)
+        with trusting_remote_code(trust):
+            predictor = _load(folder, registry, device, added)
         search = predictor.pick_search(head)
         if queries:
             queries.with_content = predictor.reads_content
@@ -107,19 +110,19 @@ def evaluate(
     as_json: Json = False,
     device: Device = "auto",
     plugin: Plugin = None,
+    trust: Trust = False,
 ) -> None:
     """Evaluate a trained model on the test queries of a data set: xmclab eval runs/my-run"""
     registry = registry_with(plugin)
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), trusting_remote_code(trust):
         from xmclab.serve.evaluation import evaluate_folder
 
         result = evaluate_folder(folder, source, registry, device, note, data_keys(overrides))
     if as_json:
         print_json(result.document)
         return
-    from rich.console import Console
-
     from xmclab.evaluation.report import print_table
+    from xmclab.system.console import Console
 
     print_table(Console(), result.title, result.metrics, {})
 
@@ -170,9 +173,8 @@ def _target(out: Path | None) -> Iterator[IO[str]]:
 
 def _bar(rows: int) -> Bar:
     """A progress bar on stderr, if that is a terminal."""
-    from rich.console import Console
-
+    from xmclab.system.console import Console
     from xmclab.system.progress import Bar
 
-    console = Console(stderr=True)
+    console = Console(file=sys.stderr)
     return Bar(console if console.is_terminal and rows > 1 else None, "queries", rows)

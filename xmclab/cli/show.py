@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from rich.table import Table
 from xmclab.cli.common import wide_console
 from xmclab.host.config import Config
 from xmclab.host.registry import OptionInfo, PartInfo, Registry
+from xmclab.system.terminal import shown
 
 
 def why_document(config: Config) -> list[dict[str, Any]]:
@@ -35,7 +37,7 @@ def print_config(config: Config) -> None:
     """Print the resolved config as YAML, which is a valid recipe."""
     import yaml
 
-    print(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True), end="")
+    print(shown(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True), sys.stdout), end="")
 
 
 def parts_document(registry: Registry, parts: Sequence[PartInfo]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from xmclab.evaluation.scoring import GroupScores
@@ -21,14 +22,14 @@ def print_table(console: Console, title: str, searches: Scores, baselines: Score
     rows = {**baselines, **searches}
     columns = [name for name in COLUMNS if any(name in row for row in rows.values())]
     best = {column: max(row.get(column, 0.0) for row in rows.values()) for column in columns}
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("search", no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for name, row in rows.items():
         cells = [f"{row[c]:.2f}" if c in row else "" for c in columns]
         marked = [f"[bold]{cell}[/]" if row.get(c) == best[c] else cell for c, cell in zip(columns, cells, strict=True)]
-        table.add_row(name, *marked, end_section=name == list(baselines)[-1] if baselines else False)
+        table.add_row(escape(name), *marked, end_section=name == list(baselines)[-1] if baselines else False)
     console.print(table)
 
 
@@ -51,5 +52,5 @@ def print_scores(console: Console, title: str, scores: FullScores) -> None:
     groups: Mapping[str, GroupScores]
     for groups in (scores.bands, scores.deciles):
         for name, group in groups.items():
-            table.add_row(name, f"{group.labels}", *cells(group.metrics), end_section=name == list(groups)[-1])
+            table.add_row(escape(name), f"{group.labels}", *cells(group.metrics), end_section=name == list(groups)[-1])
     console.print(table)

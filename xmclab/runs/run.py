@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
+from rich.markup import escape
 
 from xmclab.api import Dataset, Ragged, Ranking, Search
 from xmclab.data import with_reader
@@ -24,7 +25,7 @@ from xmclab.evaluation.report import print_table
 from xmclab.evaluation.scoring import Evaluator
 from xmclab.evaluation.search import Space, rank
 from xmclab.host.config import Config
-from xmclab.model.device import deterministic, pick_device
+from xmclab.model.device import describe, deterministic, pick_device
 from xmclab.runs import store
 from xmclab.runs.advice import advice
 from xmclab.runs.best import BestEpoch, check_choice
@@ -106,7 +107,8 @@ def train(trainer: Trainer, log: Log, test: Queries, best: BestEpoch | None, fol
     """Run the loop, with records shown and sent to trackers, and chosen indexes saved; the seconds of training."""
     data, settings = trainer.data, trainer.settings
     queries = f"{len(data.train)} training queries" + (f", {best.queries} validation queries" if best else "")
-    note(console, f"{data.name}: {queries}, {data.num_labels} labels, {trainer.steps} steps on {trainer.device}")
+    device = describe(trainer.device, settings.device)
+    note(console, f"{data.name}: {queries}, {data.num_labels} labels, {trainer.steps} steps on {device}")
     if best and settings.evaluate.every and settings.evaluate.test:
         note(console, "evaluate.every: no effect, as with validation the test queries are ranked once, at the end")
     for name, objective in trainer.objectives.items():
@@ -264,4 +266,5 @@ def print_result(console: Console, result: RunResult) -> None:
         value = best["metrics"][best["search"]][best["metric"]]
         chosen = f"best by {best['metric']} of {best['search']}: {value:.2f} on {best['queries']} validation queries"
         console.print(f"kept epoch {best['epoch']} of {result.document['config']['epochs']}, {chosen}")
-    console.print(f"trained in {seconds['train']:.0f} s, {seconds['total']:.0f} s in total; saved in {result.folder}")
+    saved = f"saved in {escape(str(result.folder))}"
+    console.print(f"trained in {seconds['train']:.0f} s, {seconds['total']:.0f} s in total; {saved}")
