@@ -70,7 +70,6 @@ def predict(
         raise ConfigError(Problem("predict", "give either --text or --input"))
     if as_json and form not in (None, Format.jsonl):
         raise ConfigError(Problem(f"--format {form}", "conflicts with --json"))
-    registry = registry_with(plugin)
     with contextlib.ExitStack() as stack:
         queries = stack.enter_context(_queries(file, column)) if file else None
         added = TextFile(more, of_labels=True) if more else None
@@ -78,8 +77,7 @@ def predict(
         if added:
             added.check()
 
-        with trusting_remote_code(trust):
-            predictor = _load(folder, registry, device, added)
+        predictor = _load(folder, registry_with(plugin), device, added, trust)
         search = predictor.pick_search(head)
         if queries:
             queries.with_content = predictor.reads_content
@@ -127,9 +125,10 @@ def evaluate(
     print_table(Console(), result.title, result.metrics, {})
 
 
-def _load(folder: Path, registry: Registry, device: str, added: TextFile | None) -> Predictor:
+def _load(folder: Path, registry: Registry, device: str, added: TextFile | None, trust: bool) -> Predictor:
     """The model of a folder, with labels added."""
-    with contextlib.redirect_stdout(sys.stderr):  # parts may print; stdout is for results only
+    quiet = contextlib.redirect_stdout(sys.stderr)  # parts may print; stdout is for results only
+    with quiet, trusting_remote_code(trust):
         from xmclab.runs.store import Labels
         from xmclab.serve.open import open_predictor
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO
 
 from xmclab.errors import Problem, StorageError
@@ -71,6 +72,22 @@ def storage_errors(where: str) -> Iterator[None]:
         raise
     except OSError as error:
         raise StorageError(Problem(where, f"cannot be written: {error.strerror or error}")) from error
+
+
+def path_inside(folder: Path, name: str) -> Path:
+    """A file of a folder, or of a folder in it, by a name that something else wrote.
+
+    Raises:
+        ValueError: the name leads out of the folder, by itself or through a symbolic link; says how.
+    """
+    if "\0" in name or not name:
+        raise ValueError("is not a file name")
+    if PurePosixPath(name).is_absolute() or PureWindowsPath(name).drive or ".." in re.split(r"[/\\]", name):
+        raise ValueError("leads out of its folder")
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError("is a link out of its folder")
+    return path
 
 
 def sha256_of(path: Path) -> str:

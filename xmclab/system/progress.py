@@ -51,8 +51,8 @@ class Bar:
         """Report `number` more as done; `line`: write a log line even if the last one is recent."""
         self.done += number
         if self._progress is not None:
-            shown = {"description": printable(self.what), "detail": printable(detail)}
-            self._progress.update(self._task, completed=self.done, **shown)
+            what, detail = printable(self.what), printable(detail)
+            self._progress.update(self._task, completed=self.done, description=what, detail=detail)
             return
         now = time.monotonic()
         if line or now - self._last_line >= SECONDS_BETWEEN_LINES:

@@ -141,7 +141,12 @@ class Trainer:
     @property
     def _mines(self) -> bool:
         """Whether mined negatives are used; a pool of all labels already has them."""
-        return self.miner.needs_view and self.settings.pool.eta > 0 and not self.all_labels
+        return self.miner.needs_view and self.eta > 0 and not self.all_labels
+
+    @property
+    def eta(self) -> int:
+        """Mined negatives of a query: there are no more than labels."""
+        return min(self.settings.pool.eta, self.data.num_labels)
 
     def refresh(self, epoch: int) -> View:
         """Encode all queries and labels with the current model, and mine negatives from that view."""
@@ -156,7 +161,7 @@ class Trainer:
         queries = with_constant(queries, labels)
         view = View(epoch, queries.cpu().numpy(), labels.cpu().numpy(), str(self.device))
         if self._mines:
-            depth = self.settings.pool.eta * self.settings.refresh_every
+            depth = min(self.eta * self.settings.refresh_every, self.data.num_labels)
             self.miner.refresh(view, self.exclude_NL, depth, self.keys)
         return view
 
@@ -173,7 +178,7 @@ class Trainer:
         """The label pool of these queries and the tokens of both sides in chunks, on the device of the run."""
         pool = self.settings.pool
         with self.part("plan"):
-            mined_QE = self.miner.sample(rows, pool.eta, self.exclude_NL, self.keys.rng("negatives", step))
+            mined_QE = self.miner.sample(rows, self.eta, self.exclude_NL, self.keys.rng("negatives", step))
             rng = self.keys.rng("pool", step)
             batch = build_batch(
                 rows, self.targets_NL, self.filter_NL, mined_QE, pool.beta, pool.cap, rng, all_labels=self.all_labels
