@@ -12,9 +12,9 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from xmclab.system.console import plain
 from xmclab.system.terminal import printable
 from xmclab_bench.document import Document
 from xmclab_bench.run_folder import MEASURES, TARGET
@@ -130,27 +130,27 @@ def print_document(console: Console, document: Document) -> None:
     """The verdict, the table, its footnote, and what is missing from it."""
     content = sheet(document)
     for sentence in document["verdict"]["sentences"]:
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)
     table = Table(
-        title=escape(printable(document["title"])),
+        title=plain(document["title"]),
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
     for label in content.labels:
-        table.add_column(escape(printable(label)), no_wrap=True)
+        table.add_column(plain(label), no_wrap=True)
     for heading in content.headings:
-        table.add_column(escape(printable(heading)), justify="right", no_wrap=True)
+        table.add_column(plain(heading), justify="right", no_wrap=True)
     for line, following in zip_longest(content.lines, content.lines[1:]):
         mark = "[bold]{}[/]" if console.is_terminal else "*{}"
         cells = [_marked(line.values[heading], mark) for heading in content.headings]
         last = following is not None and following.section != line.section
-        table.add_row(*(escape(printable(label)) for label in line.labels), *cells, end_section=last)
+        table.add_row(*(plain(label) for label in line.labels), *cells, end_section=last)
     console.print(table)
     console.print(footnote(document), style="dim", markup=False, highlight=False)
     for text in (*chosen(document), *remarks(document)):
-        console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(text), style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def remarks(document: Document) -> list[str]:

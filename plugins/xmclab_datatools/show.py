@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from xmclab.data.propensity import HEAD_ABOVE, TAIL_UP_TO
-from xmclab.system.console import Console
+from xmclab.system.console import Console, plain
 from xmclab.system.terminal import printable
 
 
@@ -55,7 +54,7 @@ def print_statistics(stats: dict[str, Any]) -> None:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=escape(printable(title)) or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=plain(title) or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
     return table

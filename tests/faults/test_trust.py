@@ -126,7 +126,13 @@ def commands(run: Path, tmp_path: Path) -> dict[str, list[object]]:
         "predict": ["predict", run, *QUESTION],
         "eval": ["eval", run, "--json"],
         "export": ["export", run, "--to", tmp_path / "export"],
-        "run": ["run", f"recipe={run / 'config.yaml'}", f"encoder.model={run / 'encoder'}", "--out", tmp_path / "again"],
+        "run": [
+            "run",
+            f"recipe={run / 'config.yaml'}",
+            f"encoder.model={run / 'encoder'}",
+            "--out",
+            tmp_path / "again",
+        ],
         "report": ["report", run, "--out", tmp_path / "report"],
     }
 
@@ -176,9 +182,7 @@ def test_trust_in_python_ends_with_its_block(bert_run: Path, tmp_path: Path, mar
 
 
 @pytest.mark.parametrize("command", ["predict", "eval", "export", "run"])
-def test_a_config_cannot_ask_for_trust(
-    call: Call, bert_run: Path, tmp_path: Path, marker: Path, command: str
-) -> None:
+def test_a_config_cannot_ask_for_trust(call: Call, bert_run: Path, tmp_path: Path, marker: Path, command: str) -> None:
     run = shutil.copytree(bert_run, tmp_path / "stranger")
     plant(run / "encoder", marker, "evil")
     configure(run, trust_remote_code=True)
@@ -256,9 +260,7 @@ def test_a_model_that_is_not_in_the_cache_is_said_at_once(call: Call, tmp_path: 
     "config",
     ["{", "[]", "null", '{"model_type": 5}', '{"model_type": "bert", "hidden_size": "x"}', '{"model_type": "nothing"}'],
 )
-def test_a_model_with_a_bad_config_is_a_data_error(
-    call: Call, tiny_bert: Path, tmp_path: Path, config: str
-) -> None:
+def test_a_model_with_a_bad_config_is_a_data_error(call: Call, tiny_bert: Path, tmp_path: Path, config: str) -> None:
     folder = shutil.copytree(tiny_bert, tmp_path / "model")
     (folder / "config.json").write_text(config)
     code, out, err = call("run", "data=tiny", "encoder=hf", f"encoder.model={folder}", "--out", tmp_path / "run")
@@ -315,7 +317,11 @@ def test_a_run_folder_loads_no_plugin_and_no_object(
         "tag": f"{text}extra: !!python/object/apply:os.system ['touch {marker}']\n",
     }
     (run / "config.yaml").write_text(lines[place])
-    for arguments in (["predict", run, *QUESTION], ["eval", run], ["run", f"recipe={run / 'config.yaml'}", "--dry-run"]):
+    for arguments in (
+        ["predict", run, *QUESTION],
+        ["eval", run],
+        ["run", f"recipe={run / 'config.yaml'}", "--dry-run"],
+    ):
         code, _, err = call(*arguments)
         assert code == (0 if place == "comment" else 2)
         assert "Traceback" not in err
@@ -396,9 +402,7 @@ def test_an_export_whose_files_do_not_fit_is_refused(
     assert err.startswith(f"error: {exported}")
 
 
-def test_what_a_search_learned_is_checked(
-    call: Call, train: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_what_a_search_learned_is_checked(call: Call, train: Callable[..., Path], tmp_path: Path) -> None:
     run = train(tmp_path / "run", "search=neighbours", "head.de.dim=8", "head.clf=none")
     file = run / "search" / "neighbours.safetensors"
     tensors = load_file(file)
@@ -417,7 +421,9 @@ def test_what_a_search_learned_is_checked(
 # Names that lead out of their folder
 
 
-@pytest.mark.parametrize("name", ["/etc/passwd", "../secret.txt", "a/../../secret.txt", "..\\secret.txt", "link", "a\0b"])
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../secret.txt", "a/../../secret.txt", "..\\secret.txt", "link", "a\0b"]
+)
 def test_a_manifest_names_files_of_its_folder(call: Call, exported: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / "secret.txt").write_text("password")
     (exported / "link").symlink_to(tmp_path / "secret.txt")
@@ -532,7 +538,12 @@ def test_more_negatives_than_labels_are_clipped(call: Call, tmp_path: Path, mine
 
 
 def test_searches_deeper_than_the_labels_are_clipped(call: Call, tmp_path: Path) -> None:
-    deep = ["evaluate.depth=2000000000", "search=neighbours", "search.neighbours=2000000000", "baseline=tfidf_neighbours"]
+    deep = [
+        "evaluate.depth=2000000000",
+        "search=neighbours",
+        "search.neighbours=2000000000",
+        "baseline=tfidf_neighbours",
+    ]
     small = ["data=tiny", "epochs=1", "encoder.dim=8", "head.clf=none", "baseline.neighbours=2000000000"]
     code, _, err = call("run", *small, *deep, "--out", tmp_path / "run")
     assert code == 0, err

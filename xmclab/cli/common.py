@@ -48,10 +48,10 @@ def wide_console() -> Console:
 
 def print_files(files: Mapping[str, Path], as_json: bool) -> None:
     """Print YAML files by name, each with the comment on its first line."""
-    from rich.markup import escape
-    from rich.table import Table
+        from rich.table import Table
 
     from xmclab.host.recipes import summary
+    from xmclab.system.console import plain
 
     rows = [{"name": name, "summary": summary(path), "path": str(path)} for name, path in files.items()]
     if as_json:
@@ -59,7 +59,7 @@ def print_files(files: Mapping[str, Path], as_json: bool) -> None:
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     for row in rows:
-        table.add_row(f"[bold cyan]{escape(row['name'])}[/bold cyan]", escape(row["summary"]))
+        table.add_row(f"[bold cyan]{plain(row['name'])}[/bold cyan]", plain(row["summary"]))
     wide_console().print(table)
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.markup import escape
 
 from xmclab.api import Dataset, Ragged, Ranking, Search
 from xmclab.data import with_reader
@@ -32,6 +31,7 @@ from xmclab.runs.best import BestEpoch, check_choice
 from xmclab.runs.display import Display
 from xmclab.runs.observers import observed
 from xmclab.runs.profile import Profile
+from xmclab.system.console import plain
 from xmclab.system.progress import note
 from xmclab.training.loop import Log, fit
 from xmclab.training.trainer import Trainer
@@ -266,5 +266,5 @@ def print_result(console: Console, result: RunResult) -> None:
         value = best["metrics"][best["search"]][best["metric"]]
         chosen = f"best by {best['metric']} of {best['search']}: {value:.2f} on {best['queries']} validation queries"
         console.print(f"kept epoch {best['epoch']} of {result.document['config']['epochs']}, {chosen}")
-    saved = f"saved in {escape(str(result.folder))}"
+    saved = f"saved in {plain(str(result.folder))}"
     console.print(f"trained in {seconds['train']:.0f} s, {seconds['total']:.0f} s in total; {saved}")

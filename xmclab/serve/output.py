@@ -7,13 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from rich import box
-from rich.markup import escape
 from rich.table import Table
 
 from xmclab.api import Ranking
 from xmclab.runs.store import Labels
-from xmclab.system.console import Console
-from xmclab.system.terminal import json_text, printable
+from xmclab.system.console import Console, plain
+from xmclab.system.terminal import json_text
 
 WIDTH = 120  # columns of a table that is not shown on a terminal
 
@@ -73,7 +72,7 @@ class Tables(Writer):
         self.named = any(name != text for name, text in zip(self.labels.names, self.labels.texts, strict=True))
 
     def write_one(self, text: str, best: Sequence[tuple[int, float]]) -> None:
-        title = escape(printable(text))
+        title = plain(text)
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
         table.add_column("score", justify="right")
         table.add_column("label", justify="right")
@@ -81,8 +80,8 @@ class Tables(Writer):
             table.add_column(title, overflow="fold")
         for label, score in best:
             cells = [f"{score:.4f}", str(label)]
-            cells += [escape(printable(self.labels.names[label]))] if self.named else []
-            table.add_row(*cells, escape(printable(self.labels.texts[label])))
+            cells += [plain(self.labels.names[label])] if self.named else []
+            table.add_row(*cells, plain(self.labels.texts[label]))
         self.console.print(table)
 
 

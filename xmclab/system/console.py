@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import rich.console
+from rich.markup import escape
 from rich.text import Text
 
 from xmclab.system.terminal import printable
+
+
+def plain(text: str) -> str:
+    """A text for a line or a cell: printable, and without markup of its own."""
+    return escape(printable(text))
 
 
 class Console(rich.console.Console):
