@@ -19,7 +19,7 @@ import pytest
 
 Call = Callable[..., tuple[int, str, str]]
 # A title, the clipboard (OSC 52), a cleared line, C1's CSI, text from right to left, a faked message, rich's markup.
-EVIL = "\x1b]0;pwned\x07\x1b]52;c;cHduZWQ=\x07\r\x1b[2K\x9b31m\u202eexe\u2066\nerror: faked [bold]b[/bold] [/x] :bomb: \x08"
+EVIL = "\x1b]0;pwned\x07\x1b]52;c;cHduZWQ=\x07\r\x1b[2K\x9b31m\u202eexe\u2066\nerror: faked [bold]b[/bold] [/x] :bomb:"
 LONG = "x" * 100_000
 FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 

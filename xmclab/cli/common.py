@@ -48,7 +48,7 @@ def wide_console() -> Console:
 
 def print_files(files: Mapping[str, Path], as_json: bool) -> None:
     """Print YAML files by name, each with the comment on its first line."""
-        from rich.table import Table
+    from rich.table import Table
 
     from xmclab.host.recipes import summary
     from xmclab.system.console import plain
