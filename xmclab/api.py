@@ -568,6 +568,11 @@ class Index(ABC):
         """
         return {}
 
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """Optional: (L, D) of the label vectors it was built from; what was read is checked against the labels."""
+        return None
+
     def write(self, path: Path) -> None:
         """Optional: save the built index to a file."""
         raise NotImplementedError(f"{type(self).__name__} cannot be written")

@@ -11,6 +11,7 @@ import scipy.sparse as sp
 
 from xmclab.api import Baseline, Dataset, Ranking, option
 from xmclab.data.texts import JoinedTexts
+from xmclab.evaluation.scoring import DEPTH
 from xmclab.model.encoders.features import Featuriser
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class TfidfNeighbours(Baseline):
         targets_ML = data.train.targets_NL.astype(np.bool_).astype(np.float32)
 
         def votes(block: slice) -> sp.csr_array:
-            nearest_BK, cosines_BK = top_k(cosines.of(block), self.neighbours)
+            nearest_BK, cosines_BK = top_k(cosines.of(block), min(self.neighbours, targets_ML.shape[0]))
             voting_BK = nearest_BK >= 0
             offsets = np.concatenate([[0], np.cumsum(voting_BK.sum(axis=1))])
             given = cosines_BK[voting_BK], nearest_BK[voting_BK], offsets
@@ -86,7 +87,8 @@ def _features(data: Dataset, others: Sequence[str]) -> tuple[sp.csr_array, sp.cs
 
 def _rank(blocks: Iterable[tuple[slice, sp.csr_array]], filter_NL: sp.csr_array, k: int) -> Ranking:
     """Rank the labels that score above 0 and are not filtered, from the scores [B, L] of blocks of queries."""
-    rows = filter_NL.shape[0]
+    rows, labels = filter_NL.shape
+    k = min(k, max(labels, DEPTH))
     ids_NK = np.full((rows, k), -1, dtype=np.int64)
     scores_NK = np.full((rows, k), -np.inf, dtype=np.float32)
     for block, scores_BL in blocks:

@@ -17,6 +17,7 @@ import typer
 
 from xmclab.cli.common import Json, note, print_files, print_json, wide_console
 from xmclab.errors import ConfigError, Problem
+from xmclab.system.terminal import printable
 
 if TYPE_CHECKING:
     from xmclab.host import Registry
@@ -86,7 +87,8 @@ def _list_cells(spec: Spec, registry: Registry) -> None:
     for config in {config.data_key(): config for _, config in found}.values():
         open_data(config)  # reports missing data now
     for cell, _ in found:
-        print(f"{cell.row}{cell.column and ', ' + cell.column}, seed {cell.seed}: {' '.join(cell.overrides)}")
+        line = f"{cell.row}{cell.column and ', ' + cell.column}, seed {cell.seed}: {' '.join(cell.overrides)}"
+        print(printable(line))
     for refusal in refused:
         note(f"skipped: {refusal.cell.row}, seed {refusal.cell.seed}: {refusal.reason}")
 
@@ -101,8 +103,7 @@ def _run(
     as_json: bool,
     tuning: Tuning | None,
 ) -> None:
-    from rich.console import Console
-
+    from xmclab.system.console import Console
     from xmclab_bench.bench import run_bench
     from xmclab_bench.write import write_report
 
@@ -199,7 +200,7 @@ def _show(document: Document, page: Path, as_json: bool) -> None:
         print_json(document)
     else:
         print_document(wide_console(), document)
-        print(f"report: {page}")
+        print(printable(f"report: {page}"))
 
 
 def synthetic(

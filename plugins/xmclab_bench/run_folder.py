@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,10 +116,13 @@ class Run:
         file = self.folder / POINTS
         if self.document is None or not file.is_file():
             return None
-        with np.load(file, allow_pickle=False) as arrays:
-            if f"found {search}" not in arrays:
-                return None
-            return Points(tuple(arrays["metrics"].tolist()), arrays[f"found {search}"], arrays["best"])
+        try:
+            with np.load(file, allow_pickle=False) as arrays:
+                if f"found {search}" not in arrays:
+                    return None
+                return Points(tuple(arrays["metrics"].tolist()), arrays[f"found {search}"], arrays["best"])
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            raise DataError(Problem(str(file), f"damaged: {error}")) from error
 
     def measure(self, name: str) -> float | None:
         """One of `MEASURES` except the target, which depends on the search; None if the run does not record it."""

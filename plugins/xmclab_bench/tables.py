@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -11,11 +12,16 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from xmclab.system.console import plain
+from xmclab.system.terminal import printable
 from xmclab_bench.document import Document
 from xmclab_bench.run_folder import MEASURES, TARGET
+
+MARKUP = re.compile(r"[\\|`]|<(?=[A-Za-z/!?])|(?<=\])\(")  # of Markdown: cells, code, HTML, links and images
+FORMULAS = ("=", "+", "-", "@")
+NOT_IN_A_LABEL = r"[^\w.:-]+"
 
 
 @dataclass(frozen=True)
@@ -124,23 +130,27 @@ def print_document(console: Console, document: Document) -> None:
     """The verdict, the table, its footnote, and what is missing from it."""
     content = sheet(document)
     for sentence in document["verdict"]["sentences"]:
-        console.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)
     table = Table(
-        title=document["title"], title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+        title=plain(document["title"]),
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
     )
     for label in content.labels:
-        table.add_column(label, no_wrap=True)
+        table.add_column(plain(label), no_wrap=True)
     for heading in content.headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(plain(heading), justify="right", no_wrap=True)
     for line, following in zip_longest(content.lines, content.lines[1:]):
         mark = "[bold]{}[/]" if console.is_terminal else "*{}"
         cells = [_marked(line.values[heading], mark) for heading in content.headings]
         last = following is not None and following.section != line.section
-        table.add_row(*map(escape, line.labels), *cells, end_section=last)
+        table.add_row(*(plain(label) for label in line.labels), *cells, end_section=last)
     console.print(table)
-    console.print(footnote(document), style="dim", highlight=False)
+    console.print(footnote(document), style="dim", markup=False, highlight=False)
     for text in (*chosen(document), *remarks(document)):
-        console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(text), style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def remarks(document: Document) -> list[str]:
@@ -176,16 +186,13 @@ def left_out(missing: Mapping[str, Any]) -> str:
 def markdown(document: Document) -> str:
     """A Markdown table."""
     content = sheet(document)
-    head = [*content.labels, *content.headings]
+    head = [*map(_md, content.labels), *map(_md, content.headings)]
     rule = ["---"] * len(content.labels) + ["--:"] * len(content.headings)
-    rows = [
-        [*(label.replace("|", "\\|") for label in line.labels), *_cells(line, content, "**{}**")]
-        for line in content.lines
-    ]
+    rows = [[*map(_md, line.labels), *_cells(line, content, "**{}**")] for line in content.lines]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
-    notes = "".join(f"\n{text}\n" for text in (*chosen(document), *remarks(document)))
-    verdict = " ".join(document["verdict"]["sentences"])
-    return f"## {document['title']}\n\n{verdict}\n\n{table}\n\n{footnote(document)}\n{notes}"
+    notes = "".join(f"\n{_md(text)}\n" for text in (*chosen(document), *remarks(document)))
+    verdict = _md(" ".join(document["verdict"]["sentences"]))
+    return f"## {_md(document['title'])}\n\n{verdict}\n\n{table}\n\n{_md(footnote(document))}\n{notes}"
 
 
 def latex(document: Document) -> str:
@@ -202,9 +209,9 @@ def latex(document: Document) -> str:
         [
             "\\begin{table}",
             "\\centering",
-            *(f"% {' '.join(text.split())}" for text in remarks(document)),
+            *(f"% {_line(text)}" for text in remarks(document)),
             f"\\caption{{{_tex(document['title'].rstrip('.'))}. {_tex(footnote(document))}}}",
-            f"\\label{{tab:{document['name']}}}",
+            f"\\label{{tab:{re.sub(NOT_IN_A_LABEL, '-', document['name'])}}}",
             f"\\begin{{tabular}}{{{'l' * len(content.labels)}{'r' * len(content.headings)}}}",
             "\\toprule",
             f"{head} \\\\",
@@ -224,9 +231,12 @@ def csv_text(document: Document) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     parts = ("", " sd", " best")
-    writer.writerow([*content.labels, *(f"{heading}{part}" for heading in content.headings for part in parts)])
+    head = [*content.labels, *(f"{heading}{part}" for heading in content.headings for part in parts)]
+    writer.writerow(map(_cell, head))
     for line in content.lines:
-        writer.writerow([*line.labels, *(cell for heading in content.headings for cell in _raw(line.values[heading]))])
+        writer.writerow(
+            [*map(_cell, line.labels), *(cell for heading in content.headings for cell in _raw(line.values[heading]))]
+        )
     return stream.getvalue()
 
 
@@ -256,4 +266,19 @@ def _tex(text: str) -> str:
         ">": "$>$",
         "–": "--",
     }
-    return "".join(special.get(character, character) for character in text)
+    return "".join(special.get(character, character) for character in _line(text))
+
+
+def _md(text: str) -> str:
+    """A text that Markdown shows as it is, in one line."""
+    return MARKUP.sub(r"\\\g<0>", _line(text))
+
+
+def _cell(text: str) -> str:
+    """A text that a spreadsheet shows as it is: never a formula."""
+    text = _line(text)
+    return f"'{text}" if text.startswith(FORMULAS) else text
+
+
+def _line(text: str) -> str:
+    return printable(" ".join(text.split()))

@@ -13,6 +13,7 @@ import typer
 
 from xmclab.cli.common import Json, print_json
 from xmclab.errors import ConfigError, Problem
+from xmclab.system.terminal import printable
 from xmclab_bench.cli import ended_by_sigterm, needs_tune
 from xmclab_bench.run_folder import RESULT
 from xmclab_bench.write import PAGE
@@ -53,9 +54,8 @@ def tune(
     the same --out share the work.
     """
     needs_tune()
-    from rich.console import Console
-
     from xmclab.host import default_registry
+    from xmclab.system.console import Console
     from xmclab_bench.study import Runner
     from xmclab_bench.tune import tune as search
 
@@ -126,5 +126,5 @@ def _show(found: Tuned, out: Path, run: Path | None, as_json: bool) -> None:
     if run:
         search, metrics = list(json.loads((run / RESULT).read_text(encoding="utf-8"))["metrics"].items())[-1]
         print(f"test: {document['metric']} {metrics[document['metric']]:.2f} by {search}")
-    print(found.command)
+    print(printable(found.command))
     print(f"recipe: {document['recipe']}\nreport: {document['page']}" + (f"\nrun: {run}" if run else ""))

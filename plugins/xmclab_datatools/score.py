@@ -75,9 +75,8 @@ def score(
     if as_json:
         print_json(scores.to_dict())
         return
-    from rich.console import Console
-
     from xmclab.evaluation.report import print_scores
+    from xmclab.system.console import Console
 
     a, b = scores.propensity
     print_scores(Console(), f"{predictions} ({scores.rows} queries, propensities A={a:g} B={b:g}), in %", scores)

@@ -6,23 +6,24 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from xmclab.data.propensity import HEAD_ABOVE, TAIL_UP_TO
+from xmclab.system.console import Console, plain
+from xmclab.system.terminal import printable
 
 
 def print_check(found: dict[str, Any]) -> None:
     """Print a line for a valid data set, then its notes and warnings."""
-    print(f"{found['data']}: OK, read as {found['reader']}: {_sizes(found['sizes'])}")
+    print(printable(f"{found['data']}: OK, read as {found['reader']}: {_sizes(found['sizes'])}"))
     for kind in ("note", "warning"):
         for line in found[f"{kind}s"]:
-            print(f"{kind}: {line}")
+            print(printable(f"{kind}: {line}"))
 
 
 def print_written(out: Path, sizes: dict[str, int]) -> None:
     """Print a line for a data set that was written."""
-    print(f"{out}: {_sizes(sizes)}")
+    print(printable(f"{out}: {_sizes(sizes)}"))
 
 
 def _sizes(sizes: dict[str, int]) -> str:
@@ -53,7 +54,7 @@ def print_statistics(stats: dict[str, Any]) -> None:
 
 
 def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=plain(title) or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
     return table

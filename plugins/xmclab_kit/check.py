@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from xmclab.cli.common import Json, print_json, registry_with, without_plugins
+from xmclab.cli.common import Json, Trust, print_json, registry_with, without_plugins
 from xmclab.errors import ConfigError, DataError, PluginError, Problem, did_you_mean
 from xmclab.host import KINDS
+from xmclab.system.terminal import printable
+from xmclab.system.trust import trusting_remote_code
 
 if TYPE_CHECKING:
     from xmclab.host import Registry
@@ -31,6 +33,7 @@ def check(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Check every part of every plugin.")] = False,
     as_json: Json = False,
+    trust: Trust = False,
 ) -> None:
     """Check parts against the laws of their kind: xmclab check loss:mine plugin=./mine.py"""
     named, files = without_plugins(parts)
@@ -45,7 +48,8 @@ def check(
         for result in results:
             result.show()
     for kind, text in asked:
-        with contextlib.redirect_stdout(sys.stderr), _without_traces():  # anything that a part prints
+        quiet = contextlib.redirect_stdout(sys.stderr)  # anything that a part prints
+        with quiet, _without_traces(), trusting_remote_code(trust):
             results.append(_examine(registry, kind, text, lenient=every))
         if not as_json:
             results[-1].show()
@@ -103,16 +107,16 @@ class Result:
     def show(self) -> None:
         """A line for the part, and a paragraph for each broken law."""
         if self.fault:
-            print(self.fault)
+            print(printable(str(self.fault)))
             return
         if self.unavailable:
-            print(f"{self.part}: not checked, {self.unavailable}")
+            print(printable(f"{self.part}: not checked, {self.unavailable}"))
             return
         waiting = [verdict for verdict in self.verdicts if verdict.state == "not checked"]
         kept = sum(verdict.state == "holds" for verdict in self.verdicts)
         print(f"{self.part}: {'breaks' if self.broken else 'keeps'} the laws ({kept} of {len(self.verdicts)} hold)")
         for verdict in self.broken:
-            print("\n".join(f"  {line}" for line in str(verdict.violation).splitlines()))
+            print("\n".join(f"  {printable(line)}" for line in str(verdict.violation).splitlines()))
         for verdict in self.verdicts:
             if verdict.why:
                 print(f"  {verdict.law.name}: exempt (declared by the part): {verdict.why}")

@@ -198,6 +198,6 @@ def test_ctrl_c_leaves_one_line_during_imports_as_in_a_run(tmp_path: Path) -> No
         process.send_signal(signal.SIGINT)
     for _, process in processes:
         _, err = process.communicate(timeout=60)
-        assert process.returncode == 130, err
+        assert process.returncode in (130, -signal.SIGINT), err  # shells show both as 130; Python may choose the latter
         assert "Traceback" not in err
         assert "stopped by SIGINT" in err.splitlines()[-1] or err.splitlines()[-1] == "interrupted"

@@ -270,3 +270,20 @@ def test_a_reduction_may_have_a_required_option(tmp_path: Path, registry: Regist
     assert resolve([*chosen, "reduction.clf.power=0.5"], registry).objective("clf").terms[0].reduction.power == 0.5
     with pytest.raises(ConfigError, match=r"reduction\.clf\.power: must be set"):
         resolve(chosen, registry)
+
+
+@pytest.mark.parametrize("value", ["false", "False", " false"])
+def test_trust_was_a_setting_and_may_still_be_off(registry: Registry, value: str) -> None:
+    for encoder in ("bag", "hf"):
+        config = resolve([f"encoder={encoder}", f"encoder.trust_remote_code={value}"], registry)
+        assert "trust_remote_code" not in str(config.to_dict())
+
+
+@pytest.mark.parametrize("value", ["true", "True", "yes", "1", "on", ""])
+def test_trust_is_no_setting(registry: Registry, tmp_path: Path, value: str) -> None:
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(f"encoder:\n  name: hf\n  trust_remote_code: {value!r}\n")
+    for overrides in ([f"recipe={recipe}"], ["encoder=hf", f"encoder.trust_remote_code={value}"]):
+        with pytest.raises(ConfigError, match=r"no longer a setting \(pass --trust-remote-code") as caught:
+            resolve(overrides, registry)
+        assert len(caught.value.problems) == 1

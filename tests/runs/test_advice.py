@@ -66,3 +66,20 @@ def test_a_transformer_in_a_recipe_for_a_bag_is_pointed_to_its_own_recipes(tiny_
 def test_the_recipe_for_a_transformer_needs_no_note(tiny_bert: Path) -> None:
     config = resolve(["recipe=unidec_transformer", f"encoder.model={tiny_bert}", "data=tiny"], default_registry())
     assert advice(Trainer(config, open_dataset("tiny", "title", default_registry()))) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["miner=random", "pool.eta=923"], "pool.eta=923: there are only 922 labels; no more are used"),
+        (["evaluate.depth=923"], "evaluate.depth=923: there are only 922 labels; no more are used"),
+        (
+            ["search=neighbours", "search.neighbours=1263"],
+            "search.neighbours=1263: there are only 1262 training queries; no more are used",
+        ),
+    ],
+)
+def test_more_than_there_is_gets_a_note(overrides: list[str], expected: str) -> None:
+    assert expected in notes("head.clf.dim=32", *overrides)
+    less = [word.replace("923", "922").replace("1263", "1262") for word in overrides]
+    assert not [text for text in notes("head.clf.dim=32", *less) if "there are only" in text]

@@ -20,9 +20,11 @@ import typer
 from xmclab import __version__
 from xmclab.cli import export, predict, replay
 from xmclab.cli.commands import Commands
-from xmclab.cli.common import Json, print_files, print_json, registry_with, without_plugins
+from xmclab.cli.common import Json, Trust, print_files, print_json, registry_with, without_plugins
 from xmclab.errors import ConfigError, Problem, Stopped, XmclabError
 from xmclab.system import messages
+from xmclab.system.terminal import printable
+from xmclab.system.trust import trusting_remote_code
 
 # Commands import what they need when they run, so that --help does not wait for torch.
 app = typer.Typer(
@@ -63,7 +65,7 @@ def _run_app() -> int:
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except XmclabError as error:
         for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
+            print(f"error: {printable(str(problem))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         return _interrupted(interrupt)
@@ -72,7 +74,7 @@ def _run_app() -> int:
     except Exception as error:
         if interrupts := [each for each in _behind(error) if isinstance(each, KeyboardInterrupt)]:
             return _interrupted(interrupts[0])
-        traceback.print_exc()
+        _print_traceback()
         print(
             f"error: this is a bug in xmclab {__version__} or in a plugin; please report it with the lines above",
             file=sys.stderr,
@@ -95,6 +97,10 @@ def _interrupted(interrupt: KeyboardInterrupt) -> int:
         return interrupt.exit_code
     print("interrupted", file=sys.stderr)
     return 130
+
+
+def _print_traceback() -> None:
+    print(printable(traceback.format_exc(), lines=True), end="", file=sys.stderr)
 
 
 def _stdout_is_gone() -> int:
@@ -134,6 +140,7 @@ def run(
     ] = False,
     why: Annotated[bool, typer.Option("--why", help="Print every value and who set it; do not train.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the config; do not train.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Train and evaluate: xmclab run recipe=unidec loss.clf=ds+bce data=debian"""
     from xmclab.cli import show
@@ -154,7 +161,8 @@ def run(
     elif dry_run:
         print_json(config.to_dict()) if as_json else show.print_config(config)
     else:
-        _train(config, out, as_json, bool(resume), strict)
+        with trusting_remote_code(trust):
+            _train(config, out, as_json, bool(resume), strict)
 
 
 AUTO = "auto"
@@ -172,10 +180,9 @@ def _continued(run: Path, overrides: list[str], out: Path | None) -> tuple[list[
 
 
 def _train(config: Any, out: Path | None, as_json: bool, resume: bool, strict: bool) -> None:
-    from rich.console import Console
-
     from xmclab.runs.run import print_result
     from xmclab.runs.run import run as train
+    from xmclab.system.console import Console
     from xmclab.system.signals import Signals
 
     # Parts may print; stdout is for results only.
@@ -185,7 +192,7 @@ def _train(config: Any, out: Path | None, as_json: bool, resume: bool, strict: b
             result = train(config, out, console, resume=resume, strict=strict, signals=signals)
         except Exception as error:
             if fault := config.registry.fault_of(error):
-                traceback.print_exc()
+                _print_traceback()
                 raise fault from error
             raise
     if as_json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from xmclab.system.terminal import json_text
+from xmclab.system.trust import FLAG
 
+if TYPE_CHECKING:
     from xmclab.host.registry import Registry
+    from xmclab.system.console import Console
 
 WIDE = 200  # columns when stdout is not a terminal: lines stay whole for grep
 
@@ -25,6 +26,7 @@ Plugin = Annotated[
     list[str] | None,
     typer.Option("--plugin", metavar="FILE", help="Plugin file needed by the encoder, a head or the data."),
 ]
+Trust = Annotated[bool, typer.Option(FLAG, help="Run the model's own code, for this command, if it has any.")]
 
 DataKeys = Annotated[
     list[str] | None,
@@ -34,22 +36,22 @@ DATA_KEYS = ("data.", "reader=", "reader.")  # `data=` is --data
 
 
 def print_json(document: Any) -> None:
-    print(json.dumps(document, indent=1, ensure_ascii=False))
+    print(json_text(document, sys.stdout, indent=1))
 
 
 def wide_console() -> Console:
     """Stdout, wide when it is not a terminal."""
-    from rich.console import Console
+    from xmclab.system.console import Console
 
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
 
 
 def print_files(files: Mapping[str, Path], as_json: bool) -> None:
     """Print YAML files by name, each with the comment on its first line."""
-    from rich.markup import escape
     from rich.table import Table
 
     from xmclab.host.recipes import summary
+    from xmclab.system.console import plain
 
     rows = [{"name": name, "summary": summary(path), "path": str(path)} for name, path in files.items()]
     if as_json:
@@ -57,7 +59,7 @@ def print_files(files: Mapping[str, Path], as_json: bool) -> None:
         return
     table = Table(box=None, pad_edge=False, show_header=False)
     for row in rows:
-        table.add_row(f"[bold cyan]{escape(row['name'])}[/bold cyan]", escape(row["summary"]))
+        table.add_row(f"[bold cyan]{plain(row['name'])}[/bold cyan]", plain(row["summary"]))
     wide_console().print(table)
 
 

@@ -10,8 +10,10 @@ from typing import Annotated
 
 import typer
 
-from xmclab.cli.common import Device, Json, Plugin, note, print_json, registry_with
+from xmclab.cli.common import Device, Json, Plugin, Trust, note, print_json, registry_with
 from xmclab.errors import ConfigError, Problem
+from xmclab.system.terminal import printable
+from xmclab.system.trust import trusting_remote_code
 
 
 class IndexType(StrEnum):
@@ -31,10 +33,11 @@ def export(
     as_json: Json = False,
     device: Device = "auto",
     plugin: Plugin = None,
+    trust: Trust = False,
 ) -> None:
     """Write everything needed to answer queries to a folder: xmclab export runs/my-run --to my-model"""
     registry = registry_with(plugin)
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), trusting_remote_code(trust):
         from xmclab.serve.export import MANIFEST, write_export
         from xmclab.serve.open import open_predictor
 
@@ -47,4 +50,4 @@ def export(
         print_json(manifest)
         return
     size = sum(file["bytes"] for file in manifest["files"].values())
-    print(f"{to}: {manifest['labels']} labels, {len(manifest['files'])} files, {size:,} bytes")
+    print(f"{printable(str(to))}: {manifest['labels']} labels, {len(manifest['files'])} files, {size:,} bytes")

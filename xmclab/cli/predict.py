@@ -14,8 +14,9 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from xmclab.cli.common import DataKeys, Device, Folder, Json, Plugin, data_keys, note, print_json, registry_with
+from xmclab.cli.common import DataKeys, Device, Folder, Json, Plugin, Trust, data_keys, note, print_json, registry_with
 from xmclab.errors import ConfigError, Problem
+from xmclab.system.trust import trusting_remote_code
 
 if TYPE_CHECKING:
     from xmclab.host.registry import Registry
@@ -59,6 +60,7 @@ def predict(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to FILE instead of stdout.")] = None,
     device: Device = "auto",
     plugin: Plugin = None,
+    trust: Trust = False,
 ) -> None:
     """Predict the best labels of a text: xmclab predict runs/my-run --text "plot functions" -k 5"""
     from xmclab.serve.output import FORMATS
@@ -68,7 +70,6 @@ def predict(
         raise ConfigError(Problem("predict", "give either --text or --input"))
     if as_json and form not in (None, Format.jsonl):
         raise ConfigError(Problem(f"--format {form}", "conflicts with --json"))
-    registry = registry_with(plugin)
     with contextlib.ExitStack() as stack:
         queries = stack.enter_context(_queries(file, column)) if file else None
         added = TextFile(more, of_labels=True) if more else None
@@ -76,7 +77,7 @@ def predict(
         if added:
             added.check()
 
-        predictor = _load(folder, registry, device, added)
+        predictor = _load(folder, registry_with(plugin), device, added, trust)
         search = predictor.pick_search(head)
         if queries:
             queries.with_content = predictor.reads_content
@@ -107,26 +108,27 @@ def evaluate(
     as_json: Json = False,
     device: Device = "auto",
     plugin: Plugin = None,
+    trust: Trust = False,
 ) -> None:
     """Evaluate a trained model on the test queries of a data set: xmclab eval runs/my-run"""
     registry = registry_with(plugin)
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), trusting_remote_code(trust):
         from xmclab.serve.evaluation import evaluate_folder
 
         result = evaluate_folder(folder, source, registry, device, note, data_keys(overrides))
     if as_json:
         print_json(result.document)
         return
-    from rich.console import Console
-
     from xmclab.evaluation.report import print_table
+    from xmclab.system.console import Console
 
     print_table(Console(), result.title, result.metrics, {})
 
 
-def _load(folder: Path, registry: Registry, device: str, added: TextFile | None) -> Predictor:
+def _load(folder: Path, registry: Registry, device: str, added: TextFile | None, trust: bool) -> Predictor:
     """The model of a folder, with labels added."""
-    with contextlib.redirect_stdout(sys.stderr):  # parts may print; stdout is for results only
+    quiet = contextlib.redirect_stdout(sys.stderr)  # parts may print; stdout is for results only
+    with quiet, trusting_remote_code(trust):
         from xmclab.runs.store import Labels
         from xmclab.serve.open import open_predictor
 
@@ -170,9 +172,8 @@ def _target(out: Path | None) -> Iterator[IO[str]]:
 
 def _bar(rows: int) -> Bar:
     """A progress bar on stderr, if that is a terminal."""
-    from rich.console import Console
-
+    from xmclab.system.console import Console
     from xmclab.system.progress import Bar
 
-    console = Console(stderr=True)
+    console = Console(file=sys.stderr)
     return Bar(console if console.is_terminal and rows > 1 else None, "queries", rows)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from xmclab.cli.common import wide_console
 from xmclab.host.config import Config
 from xmclab.host.registry import OptionInfo, PartInfo, Registry
+from xmclab.system.console import plain
+from xmclab.system.terminal import shown
 
 
 def why_document(config: Config) -> list[dict[str, Any]]:
@@ -27,7 +29,7 @@ def print_why(config: Config) -> None:
         table.add_column(title)
     for key, value, source in config.explain():
         style = "dim" if source.startswith("default") else ""
-        table.add_row(escape(key), escape(str(value)), escape(source), style=style)
+        table.add_row(plain(key), plain(str(value)), plain(source), style=style)
     wide_console().print(table)
 
 
@@ -35,7 +37,7 @@ def print_config(config: Config) -> None:
     """Print the resolved config as YAML, which is a valid recipe."""
     import yaml
 
-    print(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True), end="")
+    print(shown(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True), sys.stdout), end="")
 
 
 def parts_document(registry: Registry, parts: Sequence[PartInfo]) -> dict[str, Any]:
@@ -57,22 +59,22 @@ def print_parts(registry: Registry, parts: Sequence[PartInfo]) -> None:
             if part.kind == kind:
                 _print_part(console, part)
     for problem in registry.problems:
-        console.print(f"[red]problem:[/red] {escape(str(problem))}", soft_wrap=True)
+        console.print(f"[red]problem:[/red] {plain(str(problem))}", soft_wrap=True)
 
 
 def _print_part(console: Console, part: PartInfo) -> None:
     origin = f"{part.distribution} {part.version}, plugin {part.plugin}"
-    head = f"  [bold cyan]{escape(part.name)}[/bold cyan]  {escape(part.summary)}  [dim]({escape(origin)})[/dim]"
+    head = f"  [bold cyan]{plain(part.name)}[/bold cyan]  {plain(part.summary)}  [dim]({plain(origin)})[/dim]"
     console.print(head, soft_wrap=True)
     if part.problem:
-        console.print(f"      [red]problem:[/red] {escape(part.problem)}", soft_wrap=True)
+        console.print(f"      [red]problem:[/red] {plain(part.problem)}", soft_wrap=True)
     for option in part.options:
         console.print(f"      {_option_line(option)}", soft_wrap=True)
 
 
 def _option_line(option: OptionInfo) -> str:
     default = "required" if option.required else f"= {'none' if option.default is None else option.default}"
-    bounds = f" [dim]{escape(option.bounds)}[/dim]" if option.bounds else ""
-    text = f"  [dim]{escape(option.help)}[/dim]" if option.help else ""
-    tuned = f" [dim]\\[tuned: {escape(option.search)}][/dim]" if option.search else ""
-    return f"{escape(option.name)}: {escape(option.type)} {escape(default)}{bounds}{text}{tuned}"
+    bounds = f" [dim]{plain(option.bounds)}[/dim]" if option.bounds else ""
+    text = f"  [dim]{plain(option.help)}[/dim]" if option.help else ""
+    tuned = f" [dim]\\[tuned: {plain(option.search)}][/dim]" if option.search else ""
+    return f"{plain(option.name)}: {plain(option.type)} {plain(default)}{bounds}{text}{tuned}"

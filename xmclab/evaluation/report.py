@@ -10,6 +10,8 @@ from rich.table import Table
 
 from xmclab.evaluation.scoring import GroupScores
 from xmclab.evaluation.scoring import Scores as FullScores
+from xmclab.system.console import plain
+from xmclab.system.terminal import printable
 
 COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "nDCG@5", "R@10", "R@100")
 
@@ -21,21 +23,21 @@ def print_table(console: Console, title: str, searches: Scores, baselines: Score
     rows = {**baselines, **searches}
     columns = [name for name in COLUMNS if any(name in row for row in rows.values())]
     best = {column: max(row.get(column, 0.0) for row in rows.values()) for column in columns}
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    table = Table(title=plain(title), title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("search", no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for name, row in rows.items():
         cells = [f"{row[c]:.2f}" if c in row else "" for c in columns]
         marked = [f"[bold]{cell}[/]" if row.get(c) == best[c] else cell for c, cell in zip(columns, cells, strict=True)]
-        table.add_row(name, *marked, end_section=name == list(baselines)[-1] if baselines else False)
+        table.add_row(plain(name), *marked, end_section=name == list(baselines)[-1] if baselines else False)
     console.print(table)
 
 
 def print_scores(console: Console, title: str, scores: FullScores) -> None:
     """The metrics with their intervals, then what the labels of each group contribute to them."""
     columns = [name for name in COLUMNS if name in scores.metrics]
-    console.print(title, highlight=False, markup=False)
+    console.print(printable(title), highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("labels", no_wrap=True)
     for column in ("number", *columns):
@@ -51,5 +53,5 @@ def print_scores(console: Console, title: str, scores: FullScores) -> None:
     groups: Mapping[str, GroupScores]
     for groups in (scores.bands, scores.deciles):
         for name, group in groups.items():
-            table.add_row(name, f"{group.labels}", *cells(group.metrics), end_section=name == list(groups)[-1])
+            table.add_row(plain(name), f"{group.labels}", *cells(group.metrics), end_section=name == list(groups)[-1])
     console.print(table)

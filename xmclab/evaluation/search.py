@@ -17,6 +17,7 @@ from xmclab.keys import Keys
 from xmclab.model.model import Vectors, with_constant
 from xmclab.plan.indexes.exact import Exact
 
+PADDED = 100  # results of a query that may be padding: as deep as metrics look
 NEAREST = 10  # trained labels that stand in for a label without a classifier
 
 
@@ -124,7 +125,8 @@ def best(ids_NM: Tensor, scores_NM: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def rank(
     search: Search, name: str, queries: Mapping[str, Tensor], labels: LabelSpace, filter_NL: sp.csr_array, k: int
 ) -> Ranking:
-    """The k best labels of every query that are not filtered for it."""
+    """The k best labels of every query that are not filtered for it; [N, k], but not much wider than the labels."""
+    k = min(k, max(filter_NL.shape[1], PADDED))
     widest = int(np.diff(filter_NL.indptr).max(initial=0))
     ids_NK, scores_NK = search.rank(name, queries, labels, min(k + widest, filter_NL.shape[1]))
     return drop_filtered(Ranking(ids_NK.cpu().numpy(), scores_NK.cpu().numpy()), filter_NL, k)

@@ -1,6 +1,6 @@
 """Recipe files: YAML that names parts and numbers, read as text so that a value means what was typed.
 
-base: unidec          one parent, by name or as a file beside this one
+base: unidec          one parent, by name or as a file in the folder of this one
 epochs: 100           a setting
 sampler:              a part, with its options
   name: cluster
@@ -12,6 +12,7 @@ pool.beta: 3          dotted keys are the same as nested ones
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +22,14 @@ import yaml
 
 from xmclab.errors import ConfigError, Problem
 from xmclab.host.registry import Registry
+from xmclab.system.files import path_inside
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 BASE = "base"
 PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")}
 MADE_WITH = "made with plugin="  # starts the first comment of a recipe whose parts came from plugin files
+QUOTED = re.compile("'([^']*)'")
 NULLS = ("", "~", "null", "Null", "NULL")
 
 Value = str | list[str] | None
@@ -73,7 +76,11 @@ def _base_path(base: Entry, child: Path, registry: Registry) -> Path:
     if not isinstance(base.value, str):
         raise ConfigError(Problem(base.where, "a recipe has one base, a name or a file"))
     if is_file_name(base.value):
-        return child.parent / base.value
+        try:
+            return path_inside(child.parent, base.value)
+        except ValueError as error:
+            hint = "a base is a recipe's name, or a file in the folder of this recipe"
+            raise ConfigError(Problem(base.where, f"{base.value!r} {error}", hint)) from error
     try:
         return registry.recipe(base.value)
     except ConfigError as error:
@@ -96,13 +103,21 @@ def read_recipe(path: Path) -> list[Entry]:
     except FileNotFoundError:
         raise ConfigError(Problem(str(path), "no such file")) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(Problem(str(path), f"cannot be read: {error}")) from error
+        reason = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror or error
+        raise ConfigError(Problem(str(path), f"cannot be read: {reason}")) from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise ConfigError(Problem(place, f"malformed YAML: {error.problem or error.context}")) from error
+        # The file may be anything, so none of its text is shown.
+        what = QUOTED.sub(_token, error.problem or error.context or "")
+        raise ConfigError(Problem(place, f"malformed YAML: {what}")) from error
     except yaml.YAMLError as error:
-        raise ConfigError(Problem(str(path), f"malformed YAML: {' '.join(str(error).split())}")) from error
+        raise ConfigError(Problem(str(path), "malformed YAML: not text")) from error
+
+
+def _token(quoted: re.Match[str]) -> str:
+    """A token of YAML, or a single character, as it is; anything else is left out."""
+    return quoted[0] if quoted[1].startswith("<") or len(quoted[1]) <= len("\\t") else "..."
 
 
 def summary(path: Path) -> str:

@@ -30,7 +30,7 @@ from xmclab.host.load import interface
 from xmclab.host.options import Option, construct, options_of, read_options
 from xmclab.host.recipes import MADE_WITH, Entry, is_file_name, recipe_layers, summary
 from xmclab.host.registry import Registry
-from xmclab.host.schema import ALL, AUTO, HEADS, NONE, RENAMED, SHORTHANDS, SLOTS, Settings
+from xmclab.host.schema import ALL, AUTO, GONE, HEADS, NONE, RENAMED, SHORTHANDS, SLOTS, Settings
 from xmclab.objectives.expr import TermSpec, parse_expression
 
 CUSTOM = "custom"  # what a config without a recipe is called
@@ -171,7 +171,7 @@ class _Resolver:
 
     def _apply(self, layer: Sequence[Entry]) -> None:
         """Apply a layer: choices first, since they decide which options of lower layers stay."""
-        addressed = [(entry, addresses(entry.key)) for entry in layer]
+        addressed = [(entry, addresses(entry.key)) for entry in layer if not self._gone(entry)]
         for entry, places in addressed:
             for place, option in places:
                 if not option:
@@ -182,6 +182,15 @@ class _Resolver:
                     self.options[place][option] = entry
             if not places:
                 self._set(entry)
+
+    def _gone(self, entry: Entry) -> bool:
+        """Whether this is an option of earlier versions, which must be off."""
+        if entry.key not in GONE:
+            return False
+        off, instead = GONE[entry.key]
+        if str(entry.value).strip().lower() != off:
+            self.problems.append(Problem(entry.where, "no longer a setting", instead))
+        return True
 
     def _choose(self, place: str, entry: Entry) -> None:
         before = self._choice(place)

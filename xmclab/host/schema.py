@@ -187,6 +187,9 @@ EXPRESSIONS: dict[str, str] = {"loss.de": "ds", "loss.clf": "ds+bce"}
 # Keys of earlier versions, and what replaced them.
 RENAMED = {"miner.index": "index", "miner.faiss_type": "index.type"}
 
+# Options of earlier versions that only the command line decides now: what they may still be, and what to pass instead.
+GONE = {"encoder.trust_remote_code": ("false", "pass --trust-remote-code if you trust the author of the model")}
+
 # Shorthands that set both heads: `reduction=psl` means `reduction.de=psl reduction.clf=psl`.
 SHORTHANDS: dict[str, tuple[str, ...]] = {
     "reduction": ("reduction.de", "reduction.clf"),

@@ -14,19 +14,29 @@ from torch import Tensor
 from xmclab.api import Tokens
 from xmclab.errors import ConfigError, Problem
 
+AUTO = "auto"
+SUPPORTED = "auto, cpu, cuda or cuda:N"
+
 
 def pick_device(name: str) -> torch.device:
     """`auto` is cuda where there is one, else the cpu; an unavailable device is refused."""
-    if name == "auto":
+    if name == AUTO:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ConfigError(Problem(f"device={name}", "no such device", "use auto, cpu, cuda or cuda:N")) from error
+        raise ConfigError(Problem(f"device={name}", "no such device", f"use {SUPPORTED}")) from error
+    found = f"{torch.cuda.device_count()} CUDA devices found"
+    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
+        raise ConfigError(Problem(f"device={name}", f"not supported; {found}", f"use {SUPPORTED}"))
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        found = f"{torch.cuda.device_count()} CUDA devices found"
         raise ConfigError(Problem(f"device={name}", found, "use device=cpu or device=auto"))
     return device
+
+
+def describe(device: torch.device, wanted: str) -> str:
+    """The device of a run, and why `auto` chose the CPU."""
+    return f"{device} (device=auto: no CUDA device found)" if (device.type, wanted) == ("cpu", AUTO) else str(device)
 
 
 def autocast_for(device: torch.device, precision: str) -> Callable[[], contextlib.AbstractContextManager[object]]:

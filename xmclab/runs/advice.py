@@ -15,7 +15,14 @@ from xmclab.training.trainer import Trainer
 
 def advice(trainer: Trainer) -> list[str]:
     """Notes on a run, each with a remedy; usually none."""
-    return [*_recipe(trainer.config), *_refresh(trainer), *_widths(trainer), *_bias(trainer), *_rows(trainer)]
+    return [
+        *_recipe(trainer.config),
+        *_counts(trainer),
+        *_refresh(trainer),
+        *_widths(trainer),
+        *_bias(trainer),
+        *_rows(trainer),
+    ]
 
 
 def _recipe(config: Config) -> Iterator[str]:
@@ -27,6 +34,19 @@ def _recipe(config: Config) -> Iterator[str]:
     meant = chosen.get(config.recipe, encoder)
     if meant != encoder and (others := [name for name in chosen if chosen[name] == encoder]):
         yield f"recipe {config.recipe} is for encoder={meant}; for encoder={encoder} there are {', '.join(others)}"
+
+
+def _counts(trainer: Trainer) -> Iterator[str]:
+    """Numbers that were set to more than there is."""
+    settings, labels, queries = trainer.settings, trainer.data.num_labels, len(trainer.data.train)
+    asked = {"evaluate.depth": (settings.evaluate.depth, labels, "labels")}
+    if trainer.config.choice("miner") != "none":
+        asked["pool.eta"] = settings.pool.eta, labels, "labels"
+    if part := trainer.config.parts.get("search"):
+        asked["search.neighbours"] = part.options.get("neighbours", 0), queries, "training queries"
+    for key, (wanted, most, what) in asked.items():
+        if wanted > most and key in trainer.config.sources:
+            yield f"{key}={wanted}: there are only {most} {what}; no more are used"
 
 
 def _refresh(trainer: Trainer) -> Iterator[str]:

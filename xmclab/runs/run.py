@@ -21,7 +21,7 @@ from xmclab.data.validation import Opened, open_with_validation
 from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, Problem, Stopped
 from xmclab.evaluation.report import print_table
 from xmclab.host.config import Config
-from xmclab.model.device import deterministic, pick_device
+from xmclab.model.device import describe, deterministic, pick_device
 from xmclab.runs import store
 from xmclab.runs.advice import advice
 from xmclab.runs.best import BestEpoch, check_choice
@@ -32,6 +32,7 @@ from xmclab.runs.measure import Queries, Scores
 from xmclab.runs.observers import observed
 from xmclab.runs.profile import Profile
 from xmclab.runs.resume import earlier_run
+from xmclab.system.console import plain
 from xmclab.system.progress import note
 from xmclab.system.signals import Signals
 from xmclab.training.loop import Log, Position, fit
@@ -192,7 +193,8 @@ class _Job:
         """Say what is about to be done."""
         data, settings, console = trainer.data, trainer.settings, self.console
         queries = f"{len(data.train)} training queries" + (f", {best.queries} validation queries" if best else "")
-        note(console, f"{data.name}: {queries}, {data.num_labels} labels, {trainer.steps} steps on {trainer.device}")
+        device = describe(trainer.device, settings.device)
+        note(console, f"{data.name}: {queries}, {data.num_labels} labels, {trainer.steps} steps on {device}")
         if at.step:
             note(console, f"resuming after step {at.step} of {trainer.steps}")
         if best and settings.evaluate.every and settings.evaluate.test:
@@ -253,4 +255,5 @@ def print_result(console: Console, result: RunResult) -> None:
         value = best["metrics"][best["search"]][best["metric"]]
         chosen = f"best by {best['metric']} of {best['search']}: {value:.2f} on {best['queries']} validation queries"
         console.print(f"kept epoch {best['epoch']} of {result.document['config']['epochs']}, {chosen}")
-    console.print(f"trained in {seconds['train']:.0f} s, {seconds['total']:.0f} s in total; saved in {result.folder}")
+    saved = f"saved in {plain(str(result.folder))}"
+    console.print(f"trained in {seconds['train']:.0f} s, {seconds['total']:.0f} s in total; {saved}")

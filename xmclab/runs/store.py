@@ -298,7 +298,10 @@ def load_labels(folder: Path) -> Labels:
         raise StorageError(Problem(str(folder), f"has no {LABELS}", "the folder is not complete"))
     with damage_reported(file), file.open(encoding="utf-8") as lines:
         records = [json.loads(line) for line in lines]
-        return Labels([record["name"] for record in records], [record["text"] for record in records])
+        labels = Labels([record["name"] for record in records], [record["text"] for record in records])
+        if not all(isinstance(text, str) for texts in (labels.names, labels.texts) for text in texts):
+            raise ValueError("a name or a text is not a string")
+        return labels
 
 
 def load_model(folder: Path, registry: Registry, *overrides: str) -> tuple[Config, Model]:

@@ -26,8 +26,9 @@ from torch import Tensor
 
 from xmclab import __version__
 from xmclab.api import Index, Search
-from xmclab.errors import PluginError, Problem, StorageError
+from xmclab.errors import ConfigError, PluginError, Problem, StorageError
 from xmclab.host.config import Config
+from xmclab.host.options import make_part
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
 from xmclab.model.model import Model
@@ -35,7 +36,7 @@ from xmclab.runs import store
 from xmclab.runs.store import damage_reported
 from xmclab.serve.predictor import Predictor
 from xmclab.serve.sentence_transformer import query_head, write_sentence_transformer
-from xmclab.system.files import new_folder, sha256_of
+from xmclab.system.files import new_folder, path_inside, sha256_of
 
 log = logging.getLogger("xmclab.serve")
 
@@ -150,21 +151,29 @@ def load_export(folder: Path, registry: Registry, device: torch.device, override
         name = f"{VECTORS}/{head}.npy"
         _verify(folder, name, files)
         with damage_reported(folder / name):
-            return torch.from_numpy(np.load(folder / name, allow_pickle=False)).to(device)
+            z_LD = torch.from_numpy(np.load(folder / name, allow_pickle=False))
+            _check_vectors(z_LD, len(labels), _query_width(predictor, head))
+        return z_LD.to(device)
 
     def stored_index(search: str) -> Index | None:
         if not stored or stored["search"] != search:
             return None
         try:
             with damage_reported(folder / MANIFEST):
-                index: Index = registry.get("index", stored["name"])(**stored["options"])
+                cls, options = registry.get("index", str(stored["name"])), dict(stored["options"])
+            index: Index = make_part(cls, options, "index.options")
             _verify(folder, INDEX, files)
-            index.read(folder / INDEX)
         except PluginError:
             return None  # without faiss, all labels are compared
-        except StorageError as error:
+        except (ConfigError, StorageError) as error:
             log.warning("%s; comparing all label vectors instead", error)
             return None
+        with damage_reported(folder / INDEX):
+            index.read(folder / INDEX)
+        found, expected = index.shape, (len(labels), predictor.space.together(search).shape[1])
+        if found not in (None, expected):
+            reason = f"damaged: has {found[0]} vectors of width {found[1]}, not {expected[0]} of width {expected[1]}"
+            raise StorageError(Problem(str(folder / INDEX), reason, AGAIN))
         return index
 
     def load_search(search: Search) -> None:
@@ -176,6 +185,22 @@ def load_export(folder: Path, registry: Registry, device: torch.device, override
     predictor = Predictor(config, model, labels, label_vectors, stored_index, load_search=load_search)
     _check_manifest(folder, manifest, predictor)
     return predictor
+
+
+def _check_vectors(z_LD: Tensor, labels: int, width: int) -> None:
+    """Refuse label vectors that the queries of the model cannot be compared with."""
+    if z_LD.dtype != torch.float32 or z_LD.ndim != 2:
+        raise ValueError(f"an array {list(z_LD.shape)} of {str(z_LD.dtype).removeprefix('torch.')}, not float32 [L, D]")
+    if len(z_LD) != labels:
+        raise ValueError(f"has {len(z_LD)} vectors, but there are {labels} labels")
+    if z_LD.shape[1] not in (width, width + 1):  # one more is the bias
+        raise ValueError(f"has vectors of width {z_LD.shape[1]}, but those of queries have {width}")
+
+
+def _query_width(predictor: Predictor, head: str) -> int:
+    """The width of the vectors that a head searches with."""
+    tokens = predictor.model.encoder.tokenise(["a"])
+    return int(predictor.model.query_vectors(tokens, 1, [head])[head].shape[1])
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
@@ -193,6 +218,13 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     for field, kinds in FIELDS.items():
         if not isinstance(manifest.get(field, ...), kinds):
             raise _damaged(folder, f"{field!r} is missing or invalid")
+    for name, entry in manifest["files"].items():
+        try:
+            path_inside(folder, name)
+        except ValueError as error:
+            raise _damaged(folder, f"the file name {name!r} {error}") from error
+        if not isinstance(entry, dict) or not isinstance(entry.get("bytes"), int):
+            raise _damaged(folder, f"the entry of {name} is invalid")
     return dict(manifest)
 
 

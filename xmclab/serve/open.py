@@ -28,8 +28,9 @@ def open_predictor(
         overrides: how data is read, if at all; by default no reader is needed.
     """
     overrides = (*WITHOUT_TRAINING, f"device={device}", *overrides)
+    place = pick_device(device)
     if (folder / MANIFEST).is_file():
-        return load_export(folder, registry, pick_device(device), overrides)
+        return load_export(folder, registry, place, overrides)
     if (folder / VECTORS).is_dir():  # a run folder has none
         raise StorageError(Problem(str(folder / MANIFEST), "missing", AGAIN))
     config, model = load_model(folder, registry, *overrides)
@@ -37,7 +38,7 @@ def open_predictor(
     if len(labels) != model.num_labels:
         counts = f"{len(labels)} labels, but the model has {model.num_labels}"
         raise StorageError(Problem(str(folder / LABELS), f"damaged: {counts}"))
-    model.to(pick_device(device))
+    model.to(place)
     chunk = config.settings.encode.search_chunk
 
     def label_vectors(head: str) -> Tensor:

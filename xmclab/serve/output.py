@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from rich import box
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from xmclab.api import Ranking
 from xmclab.runs.store import Labels
+from xmclab.system.console import Console, plain
+from xmclab.system.terminal import json_text
 
 WIDTH = 120  # columns of a table that is not shown on a terminal
 
@@ -51,7 +50,7 @@ class JsonLines(Writer):
     def write_one(self, text: str, best: Sequence[tuple[int, float]]) -> None:
         names, texts = self.labels.names, self.labels.texts
         labels = [{"label": id_, "name": names[id_], "text": texts[id_], "score": score} for id_, score in best]
-        print(json.dumps({"row": self.done, "query": text, "labels": labels}, ensure_ascii=False), file=self.stream)
+        print(json_text({"row": self.done, "query": text, "labels": labels}, self.stream), file=self.stream)
 
 
 class SparseText(Writer):
@@ -73,15 +72,16 @@ class Tables(Writer):
         self.named = any(name != text for name, text in zip(self.labels.names, self.labels.texts, strict=True))
 
     def write_one(self, text: str, best: Sequence[tuple[int, float]]) -> None:
-        table = Table(title=escape(text), title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
+        title = plain(text)
+        table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
         table.add_column("score", justify="right")
         table.add_column("label", justify="right")
         for title in ("name", "text") if self.named else ("text",):
             table.add_column(title, overflow="fold")
         for label, score in best:
             cells = [f"{score:.4f}", str(label)]
-            cells += [escape(self.labels.names[label])] if self.named else []
-            table.add_row(*cells, escape(self.labels.texts[label]))
+            cells += [plain(self.labels.names[label])] if self.named else []
+            table.add_row(*cells, plain(self.labels.texts[label]))
         self.console.print(table)
 
 

@@ -6,11 +6,12 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO
 
 from xmclab.errors import Problem, StorageError
@@ -85,6 +86,22 @@ def storage_errors(where: str, folder: Path | None = None, needed: int = 0) -> I
         free = f"{shutil.disk_usage(folder).free:,} bytes free"
         hint = "free some space, or raise the quota"
         raise StorageError(Problem(where, f"{reason} ({sizes}{free})", hint)) from error
+
+
+def path_inside(folder: Path, name: str) -> Path:
+    """A file of a folder, or of a folder in it, by a name that something else wrote.
+
+    Raises:
+        ValueError: the name leads out of the folder, by itself or through a symbolic link; says how.
+    """
+    if "\0" in name or not name:
+        raise ValueError("is not a file name")
+    if PurePosixPath(name).is_absolute() or PureWindowsPath(name).drive or ".." in re.split(r"[/\\]", name):
+        raise ValueError("leads out of its folder")
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError("is a link out of its folder")
+    return path
 
 
 def sha256_of(path: Path) -> str:

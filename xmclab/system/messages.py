@@ -10,13 +10,15 @@ import logging
 import sys
 from collections.abc import Iterator
 
+from xmclab.system.terminal import printable
+
 ROOT = "xmclab"
 
 
 class _Printer(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         word = "warning" if record.levelno >= logging.WARNING else "note"
-        print(f"{word}: {record.getMessage()}", file=sys.stderr)
+        print(f"{word}: {printable(record.getMessage())}", file=sys.stderr)
 
 
 class _Keeper(logging.Handler):

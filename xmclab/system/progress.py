@@ -7,13 +7,15 @@ import time
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from xmclab.system.terminal import printable
+
 SECONDS_BETWEEN_LINES = 10.0
 
 
 def note(console: Console | None, text: str) -> None:
     """Print a line that stays."""
     if console is not None:
-        console.print(text, style="dim", markup=False, highlight=False, soft_wrap=True)
+        console.print(printable(text), style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 class Bar:
@@ -33,11 +35,10 @@ class Bar:
         self._started = self._last_line = time.monotonic()
         if self.console is not None and self.console.is_terminal:
             columns = (BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-            detail = TextColumn("{task.fields[detail]}", style="dim")
-            self._progress = Progress(
-                TextColumn("{task.description}"), *columns, detail, console=self.console, transient=not self.keep
-            )
-            self._task = self._progress.add_task(self.what, total=self.total, completed=self.done, detail="")
+            detail = TextColumn("{task.fields[detail]}", style="dim", markup=False)
+            what = TextColumn("{task.description}", markup=False)
+            self._progress = Progress(what, *columns, detail, console=self.console, transient=not self.keep)
+            self._task = self._progress.add_task(printable(self.what), total=self.total, completed=self.done, detail="")
             self._progress.start()
         return self
 
@@ -54,7 +55,8 @@ class Bar:
         """Report `number` more as done; `line`: write a log line even if the last one is recent."""
         self.done += number
         if self._progress is not None:
-            self._progress.update(self._task, completed=self.done, description=self.what, detail=detail)
+            what, detail = printable(self.what), printable(detail)
+            self._progress.update(self._task, completed=self.done, description=what, detail=detail)
             return
         now = time.monotonic()
         if line or now - self._last_line >= SECONDS_BETWEEN_LINES:

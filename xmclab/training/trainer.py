@@ -159,7 +159,12 @@ class Trainer:
     @property
     def mines(self) -> bool:
         """Whether mined negatives are used; a pool of all labels already has them."""
-        return self.miner.needs_view and self.settings.pool.eta > 0 and not self.all_labels
+        return self.miner.needs_view and self.eta > 0 and not self.all_labels
+
+    @property
+    def eta(self) -> int:
+        """Mined negatives of a query: there are no more than labels."""
+        return min(self.settings.pool.eta, self.data.num_labels)
 
     def refresh(self, epoch: int) -> Record:
         """Encode all queries and labels with the current model, and mine negatives from that view; its record."""
@@ -175,7 +180,7 @@ class Trainer:
     def see(self, view: View, mined: Mapping[str, NDArray[Any]] | None = None) -> None:
         """Use this view from now on, with what was mined from it earlier or is mined now."""
         if self.mines and mined is None:
-            depth = self.settings.pool.eta * self.settings.refresh_every
+            depth = min(self.eta * self.settings.refresh_every, self.data.num_labels)
             self.miner.refresh(view, self.exclude_NL, depth, self.keys)
         elif self.mines and mined is not None:
             self.miner.load_state(mined)
@@ -194,7 +199,7 @@ class Trainer:
         """The label pool of these queries and the tokens of both sides in chunks, on the device of the run."""
         pool = self.settings.pool
         with self.part("plan"):
-            mined_QE = self.miner.sample(rows, pool.eta, self.exclude_NL, self.keys.rng("negatives", step))
+            mined_QE = self.miner.sample(rows, self.eta, self.exclude_NL, self.keys.rng("negatives", step))
             rng = self.keys.rng("pool", step)
             batch = build_batch(
                 rows, self.targets_NL, self.filter_NL, mined_QE, pool.beta, pool.cap, rng, all_labels=self.all_labels

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -73,3 +74,34 @@ def test_faiss_uses_the_gpu_of_the_labels_if_it_can(
     assert devices == moved
     found = [[4, 3, 2, -1, -1]] if moved else [[4, 3, 2, 1, 0]]
     assert index.search(torch.ones(1, 1), 5)[0].tolist() == found
+
+
+@pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf"])
+def test_what_was_written_is_read_with_its_shape(kind: Literal["flat", "hnsw", "ivf"], tmp_path: Path) -> None:
+    index, again = Faiss(type=kind), Faiss(type=kind)
+    assert again.shape is None
+    index.build(torch.randn(64, 8, generator=torch.Generator().manual_seed(0)))
+    index.write(tmp_path / "index")
+    again.read(tmp_path / "index")
+    assert again.shape == index.shape == (64, 8)
+    others = {"flat", "hnsw", "ivf"} - {kind}
+    for other in others:
+        with pytest.raises(ValueError, match=f"not a {other} index"):
+            Faiss(type=other).read(tmp_path / "index")
+
+
+def test_an_index_cannot_name_a_file_elsewhere(tmp_path: Path) -> None:
+    """The lists of an inverted index may be in another file: only one beside it is looked for."""
+    module = faiss.load_faiss()
+    (tmp_path / "inside").mkdir()
+    quantizer = module.IndexFlatIP(8)
+    index = module.IndexIVFFlat(quantizer, 8, 2, module.METRIC_INNER_PRODUCT)
+    z_LD = torch.randn(100, 8, generator=torch.Generator().manual_seed(0)).numpy()
+    index.train(z_LD)
+    lists = module.OnDiskInvertedLists(index.nlist, index.code_size, str(tmp_path / "elsewhere"))
+    index.replace_invlists(lists)
+    index.add(z_LD)
+    module.write_index(index, str(tmp_path / "inside" / "index"))
+    assert (tmp_path / "elsewhere").exists()
+    with pytest.raises(RuntimeError, match="inside"):
+        Faiss(type="ivf").read(tmp_path / "inside" / "index")

@@ -54,7 +54,7 @@ def test_markdown_marks_the_best_and_keeps_its_columns(document: dict[str, Any])
     assert table[3] == "| A & B | de | **40.00 ± 0.50** | 20.00 ± 0.50 | 12.0 ± 1.0 | – |"
     assert len(table) == 7
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 7 for line in table)
-    assert "missing: C, seed 3: not <possible>" in lines
+    assert r"missing: C, seed 3: not \<possible>" in lines
 
 
 def test_csv_has_unrounded_numbers(document: dict[str, Any]) -> None:

@@ -70,6 +70,9 @@ class Neighbours(Heads):
         labels, offsets = tensors["labels"].numpy(), tensors["offsets"].numpy()
         shape = len(offsets) - 1, int(tensors["num_labels"])
         targets_NL = sp.csr_array((np.ones(len(labels), np.float32), labels, offsets), shape=shape)
+        targets_NL.check_format()
+        if tensors["directions"].ndim != 2 or len(tensors["directions"]) != shape[0]:
+            raise ValueError(f"{FILE}: there must be a direction for each of {shape[0]} queries")
         self._take(tensors["directions"].to(device), targets_NL)
 
     def rank(self, name: str, queries: Mapping[str, Tensor], labels: LabelSpace, k: int) -> tuple[Tensor, Tensor]:

@@ -23,6 +23,7 @@ from xmclab.api import Encoder, Ragged, Side, Tokens, Transformer, log, option
 from xmclab.errors import DataError, Problem
 from xmclab.model.dropout import current, keyed, place_keys
 from xmclab.model.encoders import packed
+from xmclab.model.encoders.pretrained import load
 
 logger = logging.getLogger("xmclab.encoders")
 
@@ -43,7 +44,6 @@ class HuggingFace(Encoder):
     towers: Literal["shared", "separate"] = option("shared", "one network for queries and labels, or a copy for each")
     max_length: int = option(32, "maximum tokens of a text, special ones included", ge=2)
     packing: Literal["auto", "off"] = option("auto", "encode without padding where the network supports it; off: pad")
-    trust_remote_code: bool = option(False, "let the model's repository run its own code")
     lr: float = option(1e-4, "learning rate", gt=0, search=log(1e-5, 1e-3))
 
     def __post_init__(self) -> None:
@@ -72,19 +72,7 @@ class HuggingFace(Encoder):
         self._create(str(folder), pretrained=(folder / "model.safetensors").is_file())
 
     def _create(self, source: str, pretrained: bool) -> None:
-        from transformers import AutoConfig, AutoModel, AutoTokenizer
-
-        code = {"trust_remote_code": self.trust_remote_code}
-        try:
-            self.tokenizer = AutoTokenizer.from_pretrained(source, **code)
-            if pretrained:
-                self.network: Any = AutoModel.from_pretrained(source, **code)
-            else:
-                self.network = AutoModel.from_config(AutoConfig.from_pretrained(source, **code), **code)
-        except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
-            hint = "give a folder with config.json, tokenizer and weights, or the name of a model in the local cache"
-            raise DataError(Problem(f"encoder.model={self.model}", reason, hint)) from error
+        self.tokenizer, self.network = load(source, f"encoder.model={self.model}", pretrained)
         if getattr(self.network, "pooler", None) is not None:
             self.network.pooler.requires_grad_(False)  # pooling is done here: no text passes through it
         self.attention = self.network.config._attn_implementation

@@ -116,7 +116,18 @@ class Faiss(Index):
 
     def read(self, path: Path) -> None:
         """Read an index that `write` wrote; the caller has checked that the file is intact."""
-        self._index = self._faiss.read_index(str(path))
+        # An index can name another file for its lists: only one beside it is read, and none is written to.
+        flags = self._faiss.IO_FLAG_READ_ONLY | self._faiss.IO_FLAG_ONDISK_SAME_DIR
+        index = self._faiss.read_index(str(path), flags)
+        kinds = {"flat": "IndexFlatIP", "hnsw": "IndexHNSWFlat", "ivf": "IndexIVFFlat"}
+        if type(index).__name__ != kinds[self.type] or index.metric_type != self._faiss.METRIC_INNER_PRODUCT:
+            raise ValueError(f"holds a {type(index).__name__}, not a {self.type} index of inner products")
+        self._index = index
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """(L, D), once built."""
+        return None if self._index is None else (int(self._index.ntotal), int(self._index.d))
 
     @property
     def count(self) -> int:

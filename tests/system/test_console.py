@@ -1,0 +1,30 @@
+"""The console: texts cannot steer it, wherever they stand."""
+
+from __future__ import annotations
+
+import io
+
+from rich.table import Table
+
+from xmclab.system.console import Console, plain
+
+EVIL = "\x1b[2Jx\u202e :bomb:"
+
+
+def test_strings_are_printable_in_lines_titles_headings_and_cells() -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=100, force_terminal=True, color_system=None)
+    table = Table(EVIL, title=EVIL, caption=EVIL)
+    table.add_row(EVIL)
+    console.print(table)
+    console.print(EVIL, EVIL, markup=False)
+    written = stream.getvalue()
+    assert "\x1b[2J" not in written
+    assert "\u202e" not in written
+    assert written.count(r"\x1b[2Jx\u202e :bomb:") == 6
+
+
+def test_a_plain_text_has_no_markup_and_one_line() -> None:
+    stream = io.StringIO()
+    Console(file=stream).print(plain("[bold]a[/x]\nb\x1b"))
+    assert stream.getvalue() == "[bold]a[/x]\\nb\\x1b\n"

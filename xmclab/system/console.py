@@ -1,0 +1,27 @@
+"""The consoles of all commands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import rich.console
+from rich.markup import escape
+from rich.text import Text
+
+from xmclab.system.terminal import printable
+
+
+def plain(text: str) -> str:
+    """A text for a line or a cell: printable, and without markup of its own."""
+    return escape(printable(text))
+
+
+class Console(rich.console.Console):
+    """A console that shows control characters instead of obeying them, and leaves `:words:` as they are."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"emoji": False, **options})
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Every string comes through here, those in cells and titles of tables included."""
+        return super().render_str(printable(text, lines=True), **options)
