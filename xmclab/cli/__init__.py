@@ -85,9 +85,9 @@ def _run_app() -> int:
 
 def _behind(error: BaseException) -> Iterator[BaseException]:
     """The exceptions during whose handling it was raised."""
-    behind: BaseException | None = error
-    while behind := behind.__cause__ or behind.__context__:
+    while (behind := error.__cause__ or error.__context__) is not None:
         yield behind
+        error = behind
 
 
 def _interrupted(interrupt: KeyboardInterrupt) -> int:
