@@ -227,7 +227,7 @@ def plans() -> dict[str, list[str]]:
 
 
 def test_plans_differ_between_epochs_and_not_between_processes() -> None:
-    environment = os.environ | {"PYTHONHASHSEED": str(hash("other") % 1000 + 1)}
+    environment = os.environ | {"PYTHONHASHSEED": str(hash("other") % 1000 + 1), "OMP_NUM_THREADS": "1"}
     command, root = [sys.executable, "-c", ANOTHER_PROCESS], Path(__file__).parents[2]
     with subprocess.Popen(command, cwd=root, env=environment, stdout=subprocess.PIPE) as process:
         here, there = plans(), json.loads(process.communicate()[0])
