@@ -95,7 +95,7 @@ def _train(found: Tuned, out: Path) -> Path:
     folder = out / f"run-{found.best.number}"
     if not (folder / RESULT).is_file():
         command = [sys.executable, "-m", "xmclab", *found.arguments, "--out", str(folder)]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, stdout=subprocess.PIPE, encoding="utf-8", check=False)
         sys.stderr.write(done.stdout)  # its table; stdout has what was found
         if done.returncode:
             raise typer.Exit(done.returncode)

@@ -1,5 +1,18 @@
 """Bad data as a user meets it: the exit code, one clear message, no traceback, and nothing written.
 
+13  a truncated or damaged archive
+14  lines that are not JSON or lack a field
+15  label indices out of range
+16  a header that disagrees with the content
+17  a label twice in one row
+18  labels of the same text
+19  empty texts
+20  queries without labels
+21  labels without a training query
+22  bytes that are not UTF-8, byte order marks, other line ends, very long lines
+23  a missing filter file, filter pairs out of range
+27  nothing at all, or one query and one label
+
 What every reader says about every kind of bad line is in tests/data; here the whole program runs.
 """
 

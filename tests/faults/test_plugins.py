@@ -1,6 +1,12 @@
-"""Plugins at fault: what the command line says of each, and that nobody else suffers. Details: tests/test_plugins.py.
+"""Plugins at fault: what the command line says of each, and that nobody else suffers.
 
-What a hook or a tracker does wrong during a run: tests/train/test_observers.py.
+39  a plugin that raises at import
+40  two plugins that use the same name
+41  a misspelt hook or argument
+42  a plugin of another interface version, or a part that breaks its contract
+43  a tracker that raises
+
+More of each: tests/host/test_load.py, tests/runs/test_observers.py.
 """
 
 from __future__ import annotations

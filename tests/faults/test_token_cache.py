@@ -1,4 +1,9 @@
-"""A changed input never meets an old cache, a damaged cache is rebuilt, and two processes build it once."""
+"""A changed input never meets an old cache, a damaged cache is rebuilt, and two processes build it once.
+
+24  a byte of the data changes
+25  the tokenizer or its settings change; a damaged cache
+26  two processes build the same cache
+"""
 
 from __future__ import annotations
 

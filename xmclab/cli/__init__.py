@@ -7,6 +7,7 @@ Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
@@ -44,6 +45,7 @@ def main() -> None:
     """The entry point, and the one place where errors become messages and exit codes."""
     # Otherwise torch's idle threads spin on the cores that our planner and compiled loops need.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    _print_utf_8()
     with messages.shown():
         code = _run_app()
     try:
@@ -101,6 +103,13 @@ def _interrupted(interrupt: KeyboardInterrupt) -> int:
 
 def _print_traceback() -> None:
     print(printable(traceback.format_exc(), lines=True), end="", file=sys.stderr)
+
+
+def _print_utf_8() -> None:
+    """Let any text be printed in any locale, encoded as in the files that are written."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
 def _stdout_is_gone() -> int:
