@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from xmclab.errors import DataError, Problem
+from xmclab.errors import ConfigError, DataError, Problem
+from xmclab.host.recipes import read_plain
+from xmclab.system.limits import BeyondLimit, check
+from xmclab.system.reading import UNREADABLE, load_arrays, read_json, read_json_lines
 from xmclab_bench.statistics import Points
 
 Record = Mapping[str, Any]
@@ -114,10 +115,13 @@ class Run:
         file = self.folder / POINTS
         if self.document is None or not file.is_file():
             return None
-        with np.load(file, allow_pickle=False) as arrays:
-            if f"found {search}" not in arrays:
-                return None
-            return Points(tuple(arrays["metrics"].tolist()), arrays[f"found {search}"], arrays["best"])
+        try:
+            with load_arrays(file) as arrays:
+                if f"found {search}" not in arrays:
+                    return None
+                return Points(tuple(arrays["metrics"].tolist()), arrays[f"found {search}"], arrays["best"])
+        except UNREADABLE as error:
+            raise DataError(Problem(str(file), f"cannot be read: {' '.join(str(error).split())}")) from error
 
     def measure(self, name: str) -> float | None:
         """One of `MEASURES` except the target, which depends on the search; None if the run does not record it."""
@@ -160,23 +164,32 @@ def read_run(folder: Path) -> Run:
     if not (folder / CONFIG).is_file():
         raise DataError(Problem(str(folder), "not a run folder", f"it has no {CONFIG}"))
     try:
-        config = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+        config = read_plain(folder / CONFIG)
         environment = _json(folder / ENVIRONMENT) or {}
         return Run(folder, config, environment, _records(folder / RECORDS), _json(folder / RESULT))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except ConfigError as error:
+        raise DataError(*error.problems) from error
+    except BeyondLimit as error:
+        raise DataError(error.at(str(folder))) from error
+    except (OSError, ValueError) as error:
         raise DataError(Problem(str(folder), f"cannot be read: {' '.join(str(error).split())}")) from error
 
 
 def _json(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
-    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return document
+    return _mapping(read_json(file), file)
 
 
 def _records(file: Path) -> list[Record]:
     """The lines of the file; the last one may be incomplete."""
     if not file.is_file():
         return []
-    lines = file.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]
+    check("records", file.stat().st_size, f"{RECORDS} has")
+    return [_mapping(record, file) for record in read_json_lines(file, complete=True)]
+
+
+def _mapping(value: Any, file: Path) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{file.name}: not a JSON object")
+    return value

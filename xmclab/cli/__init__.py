@@ -20,8 +20,9 @@ from xmclab import __version__
 from xmclab.cli import export, predict
 from xmclab.cli.commands import Commands
 from xmclab.cli.common import Json, print_files, print_json, registry_with, without_plugins
-from xmclab.errors import XmclabError
+from xmclab.errors import MemoryLimitError, Problem, XmclabError
 from xmclab.system import messages
+from xmclab.system.memory import out_of_memory, what_to_lower
 
 # Commands import what they need when they run, so that --help does not wait for torch.
 app = typer.Typer(
@@ -65,7 +66,10 @@ def _run_app() -> int:
         return 130
     except BrokenPipeError:
         return _stdout_is_gone()
-    except Exception:
+    except Exception as error:
+        if reason := out_of_memory(error):
+            print(f"error: {Problem('out of memory', reason, what_to_lower(sys.argv[1:]))}", file=sys.stderr)
+            return MemoryLimitError.exit_code
         traceback.print_exc()
         print(
             f"error: this is a bug in xmclab {__version__} or in a plugin; please report it with the lines above",

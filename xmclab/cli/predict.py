@@ -75,6 +75,8 @@ def predict(
         rows = queries.check() if queries else len(texts or ())
         if added:
             added.check()
+        for cut in (read.cut for read in (queries, added) if read and read.cut):
+            note(cut)
 
         predictor = _load(folder, registry, device, added)
         search = predictor.pick_search(head)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from rich.console import Console
 
@@ -31,6 +30,7 @@ from xmclab.runs.best import BestEpoch, check_choice
 from xmclab.runs.display import Display
 from xmclab.runs.observers import observed
 from xmclab.runs.profile import Profile
+from xmclab.system.memory import out_of_memory, what_to_lower
 from xmclab.system.progress import note
 from xmclab.training.loop import Log, fit
 from xmclab.training.trainer import Trainer
@@ -232,11 +232,9 @@ def failures(folder: Path, compiles: bool) -> Iterator[None]:
             error.problems.append(Problem(str(record), "holds the values, queries and labels of that step"))
         raise
     except (MemoryError, RuntimeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else "allocation failed"
-        # On a CPU torch raises a plain RuntimeError.
-        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in reason:
-            hint = "lower encode.chunk (gradients stay exact), then pool.cap or sampler.batch_size"
-            raise MemoryLimitError(Problem("out of memory", reason, hint)) from error
+        if reason := out_of_memory(error):
+            raise MemoryLimitError(Problem("out of memory", reason, what_to_lower(["run"]))) from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         dynamo: Any = sys.modules.get("torch._dynamo.exc")
         if compiles and dynamo and isinstance(error, dynamo.TorchDynamoException):
             hint = "install a C++ compiler (CPU) or triton (GPU), or set compile=false"

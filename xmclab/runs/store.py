@@ -32,18 +32,23 @@ import yaml
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from xmclab import __version__
-from xmclab.api import Dataset, Search
+from xmclab.api import Dataset, Encoder, Search
 from xmclab.errors import Problem, StorageError
 from xmclab.host.config import Config
 from xmclab.host.recipes import MADE_WITH
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
 from xmclab.model.model import Model
+from xmclab.system.limits import BeyondLimit, check
+from xmclab.system.memory import out_of_memory
+from xmclab.system.reading import read_json, read_json_lines
 
 CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.json", "encoder"
 LABELS, POINTS, INDEXES, SEARCH = "labels.jsonl", "points.npz", "indexes.json", "search"
+FORMATS = (SafetensorError, OverflowError)  # what reading a malformed file raises besides
 SEARCH_INDEX = "training queries"  # in INDEXES: the index of the search itself
 
 
@@ -160,7 +165,7 @@ def load_indexes(folder: Path) -> dict[str, dict[str, Any]]:
     if not file.is_file():
         return {}
     with damage_reported(file):
-        reports: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        reports: dict[str, Any] = read_json(file)
         return {
             use: {**report, "name": str(report["name"]), "options": dict(report["options"])}
             for use, report in reports.items()
@@ -190,9 +195,14 @@ def load_labels(folder: Path) -> Labels:
     file = folder / LABELS
     if not file.is_file():
         raise StorageError(Problem(str(folder), f"has no {LABELS}", "the run did not finish; train it again"))
-    with damage_reported(file), file.open(encoding="utf-8") as lines:
-        records = [json.loads(line) for line in lines]
-        return Labels([record["name"] for record in records], [record["text"] for record in records])
+    names, texts = [], []
+    with damage_reported(file):
+        for number, record in enumerate(read_json_lines(file), start=1):
+            if not (isinstance(record["name"], str) and isinstance(record["text"], str)):
+                raise ValueError(f"line {number}: 'name' and 'text' are not texts")
+            names.append(record["name"])
+            texts.append(record["text"])
+    return Labels(names, texts)
 
 
 def load_model(folder: Path, registry: Registry, *overrides: str) -> tuple[Config, Model]:
@@ -205,10 +215,27 @@ def load_model(folder: Path, registry: Registry, *overrides: str) -> tuple[Confi
         state = load_file(folder / WEIGHTS)
         encoder = config.make("encoder")
         encoder.load_assets(folder / ENCODER)
-        num_labels = json.loads((folder / RESULT).read_text(encoding="utf-8"))["data"]["labels"]
-        model = Model(encoder, {name: config.make(f"head.{name}") for name in config.heads}, num_labels)
+        num_labels = read_json(folder / RESULT)["data"]["labels"]
+        _check_labels(num_labels, state, _model(config, encoder, 1).state_dict())
+        model = _model(config, encoder, num_labels)
         model.load_state_dict(state)
     return config, model
+
+
+def _model(config: Config, encoder: Encoder, num_labels: int) -> Model:
+    return Model(encoder, {name: config.make(f"head.{name}") for name in config.heads}, num_labels)
+
+
+def _check_labels(num_labels: Any, state: Mapping[str, Tensor], smallest: Mapping[str, Tensor]) -> None:
+    """Refuse a number of labels other than that of the stored weights, before memory is taken for it."""
+    if type(num_labels) is not int or num_labels < 1:
+        raise ValueError(f"{RESULT} says {num_labels!r} labels")
+    check("labels", num_labels, f"{RESULT} says")
+    for name, least in smallest.items():
+        shape = state[name].shape if name in state else least.shape
+        allowed = (least.shape, (num_labels, *least.shape[1:]))
+        if name.startswith("heads.") and shape[1:] == least.shape[1:] and shape not in allowed:
+            raise ValueError(f"{RESULT} says {num_labels:,} labels, but {name} has {shape[0]:,} rows")
 
 
 @contextlib.contextmanager
@@ -216,6 +243,10 @@ def damage_reported(path: Path) -> Iterator[None]:
     """Turn read errors inside the block into a `StorageError` about this file or folder."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, SafetensorError) as error:
+    except BeyondLimit as error:
+        raise StorageError(error.at(str(path))) from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError, *FORMATS) as error:
+        if out_of_memory(error):
+            raise
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise StorageError(Problem(str(path), f"damaged: {reason}")) from error

@@ -37,6 +37,7 @@ class Prepared:
     label_weight_P: Tensor | None
     seed: int  # of the heads
     complete: Mapping[str, float] = field(default_factory=dict)  # by band: queries with all positives in the pool
+    chunk: int = 0  # texts encoded at once; 0: all
 
 
 def ahead(

@@ -82,6 +82,18 @@ class Optimizers:
                 schedule.step()
                 optimizer.zero_grad(set_to_none=True)
 
+    @property
+    def untouched(self) -> bool:
+        """Whether the current step has not updated anything yet, so that it can be repeated."""
+        return not (self.rows and self.rows.updated)
+
+    def discard(self) -> None:
+        """Drop the gradients of a step."""
+        if self.rows:
+            self.rows.forget()
+        for optimizer in self._all:
+            optimizer.zero_grad(set_to_none=True)
+
     def _gradients(self) -> list[Tensor]:
         """Dense gradients, and the values of sparse ones (coalesced first)."""
         gradients = []

@@ -70,6 +70,7 @@ class Neighbours(Heads):
         labels, offsets = tensors["labels"].numpy(), tensors["offsets"].numpy()
         shape = len(offsets) - 1, int(tensors["num_labels"])
         targets_NL = sp.csr_array((np.ones(len(labels), np.float32), labels, offsets), shape=shape)
+        targets_NL.check_format(full_check=True)
         self._take(tensors["directions"].to(device), targets_NL)
 
     def rank(self, name: str, queries: Mapping[str, Tensor], labels: LabelSpace, k: int) -> tuple[Tensor, Tensor]:
