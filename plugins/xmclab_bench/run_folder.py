@@ -17,6 +17,10 @@ from xmclab.system.reading import UNREADABLE, load_arrays, read_json, read_json_
 from xmclab_bench.statistics import Points
 
 Record = Mapping[str, Any]
+FIELDS = {  # of records, by their event
+    "step": (("last_of_epoch", bool), ("queries", int), ("pool", int), ("positives", float)),
+    "eval": (("metrics", dict),),
+}
 SILENT = 600.0  # seconds of silence after which a run has probably stopped
 
 
@@ -74,8 +78,8 @@ class Run:
             return "finished"
         last = self.records[-1] if self.records else {}
         measured = ", numbers of its validation queries" if self.validates else ""
-        if last.get("event") == "end" and last["error"]:
-            return f"failed after epoch {self.epochs_done} ({last['error']}: {last['message']}){measured}"
+        if last.get("event") == "end" and last.get("error"):
+            return f"failed after epoch {self.epochs_done} ({last['error']}: {last.get('message')}){measured}"
         done = f"{self.epochs_done} of {self.config['epochs']} epochs done{measured}"
         file = self.folder / RECORDS
         silent = time.time() - file.stat().st_mtime if file.is_file() else 0.0
@@ -166,13 +170,37 @@ def read_run(folder: Path) -> Run:
     try:
         config = read_plain(folder / CONFIG)
         environment = _json(folder / ENVIRONMENT) or {}
-        return Run(folder, config, environment, _records(folder / RECORDS), _json(folder / RESULT))
+        run = Run(folder, config, environment, _records(folder / RECORDS), _json(folder / RESULT))
+        _check(run)
+        return run
     except ConfigError as error:
         raise DataError(*error.problems) from error
     except BeyondLimit as error:
         raise DataError(error.at(str(folder))) from error
     except (OSError, ValueError) as error:
         raise DataError(Problem(str(folder), f"cannot be read: {' '.join(str(error).split())}")) from error
+
+
+def _check(run: Run) -> None:
+    """ValueError if anything that reports read is missing, or is not what it should be."""
+    wanted: list[tuple[str, Any, str, type[Any]]] = [(CONFIG, run.config, key, int) for key in ("seed", "epochs")]
+    if run.document is not None:
+        wanted += [(RESULT, run.document, key, dict) for key in ("metrics", "data", "seconds")]
+        wanted += [
+            (RESULT, run.document.get("data"), "sha256", str),
+            (RESULT, run.document.get("seconds"), "train", float),
+        ]
+    for record in run.records:
+        wanted.append((RECORDS, record, "event", str))
+        wanted += [(RECORDS, record, *field) for field in FIELDS.get(str(record.get("event")), ())]
+    for file, holder, key, kind in wanted:
+        if not isinstance(holder, dict) or not isinstance(holder.get(key), (int, float) if kind is float else kind):
+            raise ValueError(f"{file}: {key!r} is missing or invalid")
+    of_searches = [run.document] if run.document is not None else []
+    for holder in (*of_searches, *run.evaluations):
+        for metrics in holder["metrics"].values():
+            if not isinstance(metrics, dict) or not all(isinstance(value, (int, float)) for value in metrics.values()):
+                raise ValueError("its metrics are not numbers")
 
 
 def _json(file: Path) -> dict[str, Any] | None:

@@ -28,8 +28,8 @@ MAX_DEPTH = 20
 BASE = "base"
 PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")}
 MADE_WITH = "made with plugin="  # starts the first comment of a recipe whose parts came from plugin files
-PLAIN_KINDS = ("null", "bool", "int", "float")
-LONGEST_NUMBER = 100  # characters
+PLAIN_KINDS = ("str", "seq", "map", "null", "bool", "int", "float")
+LONGEST = 100  # characters of a number
 LONGEST_VALUE = 10_000  # characters, or items of a list
 EXCERPT = 60  # characters of a key shown
 NULLS = ("", "~", "null", "Null", "NULL")
@@ -164,17 +164,15 @@ def _composed(path: Path, text: str, loader: Any) -> yaml.Node | None:
 
 def _plain(path: Path, node: yaml.Node) -> Any:
     """The value of a node; in YAML a long `1:1:1...` is a number too, that takes minutes to compute."""
+    kind = node.tag.removeprefix("tag:yaml.org,2002:")
+    if kind not in PLAIN_KINDS or (isinstance(node, yaml.ScalarNode) and kind != "str" and len(node.value) > LONGEST):
+        raise ConfigError(Problem(_place(path, node.start_mark), f"not a plain value ({kind[:EXCERPT]})"))
     if isinstance(node, yaml.MappingNode):
         if any(not isinstance(key, yaml.ScalarNode) for key, _ in node.value):
             raise ConfigError(Problem(_place(path, node.start_mark), "a key must be a plain word"))
         return {str(key.value): _plain(path, value) for key, value in node.value}
     if isinstance(node, yaml.SequenceNode):
         return [_plain(path, item) for item in node.value]
-    kind = node.tag.removeprefix("tag:yaml.org,2002:")
-    if kind == "str":
-        return str(node.value)
-    if kind not in PLAIN_KINDS or len(node.value) > LONGEST_NUMBER:
-        raise ConfigError(Problem(_place(path, node.start_mark), f"not a plain value ({kind})"))
     return yaml.SafeLoader("").construct_object(node)
 
 

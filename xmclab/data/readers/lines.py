@@ -42,6 +42,12 @@ class Problems:
         if self.kinds[kind] <= SHOWN:
             self.shown.append(Problem(f"{file}:{number}", message, hint))
 
+    def more_lines(self, file: Path, number: int, kind: str) -> None:
+        """Count further bad lines that are not shown."""
+        if number:
+            self.bad_lines[file.name] += number
+            self.kinds[kind] += number
+
     def file(self, file: Path, message: str, hint: str = "") -> None:
         """A file that is bad as a whole."""
         self.general.append(Problem(str(file), message, hint))
@@ -82,15 +88,20 @@ def read_lines(file: Path, problems: Problems) -> Iterator[tuple[int, str]]:
     Handles gzip, a byte order mark and CRLF. Bytes that are not UTF-8, blank lines between others, and a damaged
     archive are reported; the good lines are still returned.
     """
-    blank: list[int] = []
+    blank: list[int] = []  # the first of them
+    more = 0
     for number, line in read_all_lines(file, problems):
         line = line.rstrip("\r\n")
         if not line.strip():
-            blank.append(number)
+            if len(blank) < SHOWN:
+                blank.append(number)
+            else:
+                more += 1
             continue
         for empty in blank:
             problems.line(file, empty, "blank line")
-        blank.clear()
+        problems.more_lines(file, more, "blank line")
+        blank, more = [], 0
         yield number, line
 
 
