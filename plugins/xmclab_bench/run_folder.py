@@ -124,7 +124,7 @@ class Run:
                 if f"found {search}" not in arrays:
                     return None
                 return Points(tuple(arrays["metrics"].tolist()), arrays[f"found {search}"], arrays["best"])
-        except UNREADABLE as error:
+        except (OSError, *UNREADABLE) as error:
             raise DataError(Problem(str(file), f"cannot be read: {' '.join(str(error).split())}")) from error
 
     def measure(self, name: str) -> float | None:

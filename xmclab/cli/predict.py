@@ -72,11 +72,9 @@ def predict(
     with contextlib.ExitStack() as stack:
         queries = stack.enter_context(_queries(file, column)) if file else None
         added = TextFile(more, of_labels=True) if more else None
-        rows = queries.check() if queries else len(texts or ())
+        rows = _checked(queries) if queries else len(texts or ())
         if added:
-            added.check()
-        for cut in (read.cut for read in (queries, added) if read and read.cut):
-            note(cut)
+            _checked(added)
 
         predictor = _load(folder, registry, device, added)
         search = predictor.pick_search(head)
@@ -124,6 +122,14 @@ def evaluate(
     from xmclab.evaluation.report import print_table
 
     print_table(Console(), result.title, result.metrics, {})
+
+
+def _checked(file: TextFile) -> int:
+    """The number of texts of a valid file, with a note if some are cut."""
+    rows = file.check()
+    if file.cut:
+        note(file.cut)
+    return rows
 
 
 def _load(folder: Path, registry: Registry, device: str, added: TextFile | None) -> Predictor:
