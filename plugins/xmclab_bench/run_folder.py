@@ -17,10 +17,12 @@ from xmclab.system.reading import UNREADABLE, load_arrays, read_json, read_json_
 from xmclab_bench.statistics import Points
 
 Record = Mapping[str, Any]
-FIELDS = {  # of records, by their event
-    "step": (("last_of_epoch", bool), ("queries", int), ("pool", int), ("positives", float)),
-    "eval": (("metrics", dict),),
+FIELDS = {  # of records by their event, needed and optional: in mappings of this depth, numbers
+    "step": (dict.fromkeys(("last_of_epoch", "epoch", "queries", "pool", "positives", "loss"), 0), {"complete": 1}),
+    "eval": ({"epoch": 0, "metrics": 2}, {"seconds": 0}),
 }
+NONE: Mapping[str, int] = {}
+LARGEST = 1e300  # of a number in these files
 SILENT = 600.0  # seconds of silence after which a run has probably stopped
 
 
@@ -183,24 +185,31 @@ def read_run(folder: Path) -> Run:
 
 def _check(run: Run) -> None:
     """ValueError if anything that reports read is missing, or is not what it should be."""
-    wanted: list[tuple[str, Any, str, type[Any]]] = [(CONFIG, run.config, key, int) for key in ("seed", "epochs")]
+    _check_fields(CONFIG, run.config, {"seed": 0, "epochs": 0})
     if run.document is not None:
-        wanted += [(RESULT, run.document, key, dict) for key in ("metrics", "data", "seconds")]
-        wanted += [
-            (RESULT, run.document.get("data"), "sha256", str),
-            (RESULT, run.document.get("seconds"), "train", float),
-        ]
+        nested = {"bands": 3, "baselines": 2, "memory": 1}
+        _check_fields(RESULT, run.document, {"metrics": 2, "data": None, "seconds": 1}, nested)
+        if not isinstance(run.document["data"], dict) or not isinstance(run.document["data"].get("sha256"), str):
+            raise ValueError(f"{RESULT}: its data have no sha256")
+        _check_fields(RESULT, run.document["seconds"], {"train": 0})
     for record in run.records:
-        wanted.append((RECORDS, record, "event", str))
-        wanted += [(RECORDS, record, *field) for field in FIELDS.get(str(record.get("event")), ())]
-    for file, holder, key, kind in wanted:
-        if not isinstance(holder, dict) or not isinstance(holder.get(key), (int, float) if kind is float else kind):
+        needed, optional = FIELDS.get(str(record.get("event")), ({"event": None}, {}))
+        _check_fields(RECORDS, record, needed, optional)
+
+
+def _check_fields(
+    file: str, holder: Mapping[str, Any], needed: Mapping[str, int | None], optional: Mapping[str, int] = NONE
+) -> None:
+    """ValueError unless the fields hold numbers in mappings of these depths; None: anything."""
+    for key, depth in {**optional, **needed}.items():
+        if (key in holder or key in needed) and (key not in holder or not _numbers(holder[key], depth)):
             raise ValueError(f"{file}: {key!r} is missing or invalid")
-    of_searches = [run.document] if run.document is not None else []
-    for holder in (*of_searches, *run.evaluations):
-        for metrics in holder["metrics"].values():
-            if not isinstance(metrics, dict) or not all(isinstance(value, (int, float)) for value in metrics.values()):
-                raise ValueError("its metrics are not numbers")
+
+
+def _numbers(value: Any, depth: int | None) -> bool:
+    if depth == 0:
+        return isinstance(value, (int, float)) and not abs(value) > LARGEST
+    return depth is None or (isinstance(value, dict) and all(_numbers(each, depth - 1) for each in value.values()))
 
 
 def _json(file: Path) -> dict[str, Any] | None:

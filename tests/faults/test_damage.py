@@ -27,7 +27,8 @@ from xmclab.serve.open import open_predictor
 from xmclab_datatools.rankings import read_ranking
 
 Call = Callable[..., tuple[int, str, str]]
-QUICK = 5.0  # seconds
+QUICK = 20.0  # seconds
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of numpy, about damaged headers
 FUZZ, FUZZ_SLOW = (int(os.environ.get(name, few)) for name, few in (("FUZZ", 12), ("FUZZ_SLOW", 6)))
 
 

@@ -9,6 +9,7 @@ import gzip
 import json
 import math
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -94,14 +95,16 @@ def load_arrays(file: Path) -> Any:
 
     Sizes are compared with the file before memory is taken.
     """
-    with file.open("rb") as stream:
-        start = stream.read(len(ARRAY))
-        if start == ARRAY:
-            stream.seek(0)
-            _check_array(stream, file.stat().st_size)
-        elif start.startswith(ARCHIVE):
-            _check_archive(file)
-    return np.load(file, allow_pickle=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about headers of Python 2
+        with file.open("rb") as stream:
+            start = stream.read(len(ARRAY))
+            if start == ARRAY:
+                stream.seek(0)
+                _check_array(stream, file.stat().st_size)
+            elif start.startswith(ARCHIVE):
+                _check_archive(file)
+        return np.load(file, allow_pickle=False)
 
 
 def _check_archive(file: Path) -> None:
