@@ -21,6 +21,7 @@ import numpy as np
 from xmclab.system.limits import BeyondLimit, check, check_inflation, limit, raised
 
 PIECE = 1 << 20  # bytes of a line that is skipped, at a time
+BEGINNING = 100  # bytes that are kept of such a line
 ARRAY, ARCHIVE = b"\x93NUMPY", b"PK"
 UNREADABLE = (  # what reading a malformed file raises
     *(ValueError, LookupError, TypeError, AttributeError, EOFError, OverflowError, NotImplementedError),
@@ -30,14 +31,15 @@ PACKINGS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # what numpy writes
 
 
 def lines_of(stream: IO[bytes]) -> Iterator[tuple[bytes, int]]:
-    """Each line with its size in bytes; a line beyond the limit is cut there, and the rest of it skipped."""
+    """Each line with its size in bytes; of a line beyond the limit only the beginning, and the rest is skipped."""
     most = limit("line")
     while line := stream.readline(most + 1):
         size = len(line)
         if size > most:
-            while not line.endswith(b"\n") and (rest := stream.readline(PIECE)):
-                line, size = line[:most] + rest[-1:], size + len(rest)
-        yield line[:most], size
+            ended, line = line.endswith(b"\n"), line[:BEGINNING]
+            while not ended and (rest := stream.readline(PIECE)):
+                ended, size = rest.endswith(b"\n"), size + len(rest)
+        yield line, size
 
 
 def long_line(size: int) -> BeyondLimit:
