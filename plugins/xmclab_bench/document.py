@@ -22,7 +22,6 @@ All values are JSON values, numbers unrounded.
 from __future__ import annotations
 
 import itertools
-import json
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 from xmclab.errors import DataError, Problem
+from xmclab.system.limits import BeyondLimit
+from xmclab.system.reading import read_json
 from xmclab_bench.run_folder import CONFIG, TARGET, Run
 from xmclab_bench.statistics import Points, difference, drawn, flipped
 from xmclab_bench.verdict import judged
@@ -148,7 +149,9 @@ def read_document(file: Path) -> Document:
         DataError: it cannot be read, or is not a document.
     """
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = read_json(file)
+    except BeyondLimit as error:
+        raise DataError(error.at(str(file))) from error
     except (OSError, ValueError) as error:
         raise DataError(Problem(str(file), f"cannot be read: {error}")) from error
     missing = [key for key in KEYS if not isinstance(document, dict) or key not in document]

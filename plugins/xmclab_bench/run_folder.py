@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import time
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from xmclab.errors import DataError, Problem
+from xmclab.errors import ConfigError, DataError, Problem
+from xmclab.host.recipes import read_plain
+from xmclab.system.limits import BeyondLimit, check
+from xmclab.system.reading import UNREADABLE, load_arrays, read_json, read_json_lines
 from xmclab_bench.statistics import Points
 
 Record = Mapping[str, Any]
+FIELDS = {  # of records by their event, needed and optional: in mappings of this depth, numbers
+    "step": (dict.fromkeys(("last_of_epoch", "epoch", "queries", "pool", "positives", "loss"), 0), {"complete": 1}),
+    "eval": ({"epoch": 0, "metrics": 2}, {"seconds": 0}),
+}
+NONE: Mapping[str, int] = {}
+LARGEST = 1e300  # of a number in these files
 SILENT = 600.0  # seconds of silence after which a run has probably stopped
 
 
@@ -75,8 +80,8 @@ class Run:
             return "finished"
         last = self.records[-1] if self.records else {}
         measured = ", numbers of its validation queries" if self.validates else ""
-        if last.get("event") == "end" and last["error"]:
-            return f"failed after epoch {self.epochs_done} ({last['error']}: {last['message']}){measured}"
+        if last.get("event") == "end" and last.get("error"):
+            return f"failed after epoch {self.epochs_done} ({last['error']}: {last.get('message')}){measured}"
         done = f"{self.epochs_done} of {self.config['epochs']} epochs done{measured}"
         file = self.folder / RECORDS
         silent = time.time() - file.stat().st_mtime if file.is_file() else 0.0
@@ -117,12 +122,12 @@ class Run:
         if self.document is None or not file.is_file():
             return None
         try:
-            with np.load(file, allow_pickle=False) as arrays:
+            with load_arrays(file) as arrays:
                 if f"found {search}" not in arrays:
                     return None
                 return Points(tuple(arrays["metrics"].tolist()), arrays[f"found {search}"], arrays["best"])
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise DataError(Problem(str(file), f"damaged: {error}")) from error
+        except (OSError, *UNREADABLE) as error:
+            raise DataError(Problem(str(file), f"cannot be read: {' '.join(str(error).split())}")) from error
 
     def measure(self, name: str) -> float | None:
         """One of `MEASURES` except the target, which depends on the search; None if the run does not record it."""
@@ -165,23 +170,63 @@ def read_run(folder: Path) -> Run:
     if not (folder / CONFIG).is_file():
         raise DataError(Problem(str(folder), "not a run folder", f"it has no {CONFIG}"))
     try:
-        config = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+        config = read_plain(folder / CONFIG)
         environment = _json(folder / ENVIRONMENT) or {}
-        return Run(folder, config, environment, _records(folder / RECORDS), _json(folder / RESULT))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        run = Run(folder, config, environment, _records(folder / RECORDS), _json(folder / RESULT))
+        _check(run)
+        return run
+    except ConfigError as error:
+        raise DataError(*error.problems) from error
+    except BeyondLimit as error:
+        raise DataError(error.at(str(folder))) from error
+    except (OSError, ValueError) as error:
         raise DataError(Problem(str(folder), f"cannot be read: {' '.join(str(error).split())}")) from error
+
+
+def _check(run: Run) -> None:
+    """ValueError if anything that reports read is missing, or is not what it should be."""
+    _check_fields(CONFIG, run.config, {"seed": 0, "epochs": 0})
+    if run.document is not None:
+        nested = {"bands": 3, "baselines": 2, "memory": 1}
+        _check_fields(RESULT, run.document, {"metrics": 2, "data": None, "seconds": 1}, nested)
+        if not isinstance(run.document["data"], dict) or not isinstance(run.document["data"].get("sha256"), str):
+            raise ValueError(f"{RESULT}: its data have no sha256")
+        _check_fields(RESULT, run.document["seconds"], {"train": 0})
+    for record in run.records:
+        needed, optional = FIELDS.get(str(record.get("event")), ({"event": None}, {}))
+        _check_fields(RECORDS, record, needed, optional)
+
+
+def _check_fields(
+    file: str, holder: Mapping[str, Any], needed: Mapping[str, int | None], optional: Mapping[str, int] = NONE
+) -> None:
+    """ValueError unless the fields hold numbers in mappings of these depths; None: anything."""
+    for key, depth in {**optional, **needed}.items():
+        if (key in holder or key in needed) and (key not in holder or not _numbers(holder[key], depth)):
+            raise ValueError(f"{file}: {key!r} is missing or invalid")
+
+
+def _numbers(value: Any, depth: int | None) -> bool:
+    if depth == 0:
+        return isinstance(value, (int, float)) and not abs(value) > LARGEST
+    return depth is None or (isinstance(value, dict) and all(_numbers(each, depth - 1) for each in value.values()))
 
 
 def _json(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
-    document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    return document
+    return _mapping(read_json(file), file)
 
 
 def _records(file: Path) -> list[Record]:
     """The lines of the file; the last one may be incomplete."""
     if not file.is_file():
         return []
-    lines = file.read_text(encoding="utf-8").split("\n")
-    return [json.loads(line) for line in lines[:-1]]
+    check("records", file.stat().st_size, f"{RECORDS} has")
+    return [_mapping(record, file) for record in read_json_lines(file, complete=True)]
+
+
+def _mapping(value: Any, file: Path) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{file.name}: not a JSON object")
+    return value

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from xmclab.host import Config, Registry
 
 SEED = "seed"
+SHOWN = 20  # unknown keys
 SEARCHES = ("de", "clf", "de+clf")
 VOTES = ("nn", "de+nn", "clf+nn", "de+clf+nn")  # shown if asked for
 METRICS = tuple(f"{kind}@{k}" for kind in ("P", "PSP", "nDCG", "PSnDCG") for k in (1, 3, 5)) + tuple(
@@ -196,6 +197,7 @@ class _Reader:
     def __init__(self, path: Path, overrides: Sequence[str]) -> None:
         self.path = path
         self.problems: list[Problem] = []
+        self.unknown = 0  # number of unknown keys
         self.base: list[str] = []
         self.rows: dict[str, tuple[str, ...]] = {}
         self.grid: dict[str, tuple[str, ...]] = {}
@@ -205,6 +207,8 @@ class _Reader:
         self.notes: list[str] = []
         for entry in read_recipe(path):
             self._take(entry)
+        if self.unknown > SHOWN:
+            self.problems.append(Problem("", f"... and {self.unknown - SHOWN:,} more unknown keys"))
         for text in overrides:
             self._override(text)
         self.grid.setdefault(SEED, ("0",))
@@ -228,7 +232,9 @@ class _Reader:
         elif entry.key in KEYS and group not in GROUPS:
             self.values[entry.key] = entry, values
         else:
-            self.problems.append(Problem(entry.where, "unknown key", did_you_mean(group, KEYS)))
+            self.unknown += 1
+            if self.unknown <= SHOWN:
+                self.problems.append(Problem(entry.where, "unknown key", did_you_mean(group, KEYS)))
 
     def _override(self, text: str) -> None:
         key, equals, value = text.partition("=")

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from xmclab.errors import ConfigError
+from xmclab.host.recipes import read_plain
 from xmclab_bench.run_folder import CONFIG, RECORDS, RESULT
 from xmclab_bench.spec import Cell
 
@@ -37,13 +38,13 @@ class Job:
     def share(self) -> float | None:
         """How much of the training is done; None before it began."""
         try:
-            epochs = yaml.safe_load((self.folder / CONFIG).read_text(encoding="utf-8"))["epochs"]
+            epochs = read_plain(self.folder / CONFIG)["epochs"]
             with (self.folder / RECORDS).open("rb") as stream:
                 stream.seek(max(0, stream.seek(0, 2) - 8192))
                 lines = stream.read().decode(errors="replace").split("\n")
             last = json.loads(lines[-2])
             return float(last["epoch"] / epochs)
-        except (OSError, ValueError, KeyError, IndexError, TypeError, yaml.YAMLError):
+        except (OSError, ValueError, KeyError, IndexError, TypeError, ConfigError):
             return None  # another process is still writing them
 
 

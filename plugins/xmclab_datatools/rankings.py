@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,8 @@ from xmclab.api import Ranking
 from xmclab.data.sparse import no_pairs, read_matrix, refuse_rows
 from xmclab.errors import DataError, Problem
 from xmclab.evaluation.metrics import drop_filtered, ranking_from_scores
+from xmclab.system.limits import BeyondLimit
+from xmclab.system.reading import UNREADABLE, load_arrays
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,8 +51,10 @@ def read_ranking(
 def _load(path: Path) -> Any:
     """What numpy stored; nothing is unpickled."""
     try:
-        return np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        return load_arrays(path)
+    except BeyondLimit as error:
+        raise DataError(error.at(str(path))) from error
+    except UNREADABLE as error:
         raise DataError(Problem(str(path), f"not a numpy file: {error}")) from error
     except OSError as error:
         raise DataError(Problem(str(path), f"cannot be read: {error.strerror or error}")) from error
@@ -73,7 +75,7 @@ def _top_arrays(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None] | None:
                 hint = "expected `indices` and `scores` [rows, k], or what scipy.sparse.save_npz writes"
                 raise DataError(Problem(str(path), f"contains {names}", hint))
             return arrays["indices"], arrays["scores"] if "scores" in arrays.files else None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except UNREADABLE as error:
         raise DataError(Problem(str(path), f"damaged: {error}")) from error
 
 

@@ -1,10 +1,11 @@
-"""Processes that die, and what their runs leave."""
+"""What tests of faults share: folders that they may spoil, processes that die, and what their runs leave."""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,10 @@ import pytest
 from rich.console import Console
 
 from xmclab.host.config import Config
+from xmclab.host.registry import default_registry
 from xmclab.runs.run import run
+from xmclab.serve.export import write_export
+from xmclab.serve.open import open_predictor
 
 QUIET = Console(quiet=True)
 SECONDS = 120  # that a child may take
@@ -153,3 +157,15 @@ def undisturbed(
         return known[key]
 
     return made
+
+
+@pytest.fixture
+def exported(small_run: Path, tmp_path: Path) -> Path:
+    write_export(open_predictor(small_run, default_registry(), "cpu"), small_run, tmp_path / "export", None)
+    return tmp_path / "export"
+
+
+@pytest.fixture
+def run_copy(small_run: Path, tmp_path: Path) -> Path:
+    shutil.copytree(small_run, tmp_path / "copy")
+    return tmp_path / "copy"

@@ -22,8 +22,9 @@ from xmclab import __version__
 from xmclab.cli import export, predict, replay
 from xmclab.cli.commands import Commands
 from xmclab.cli.common import Json, Trust, print_files, print_json, registry_with, without_plugins
-from xmclab.errors import ConfigError, Problem, Stopped, XmclabError
+from xmclab.errors import ConfigError, MemoryLimitError, Problem, Stopped, XmclabError
 from xmclab.system import messages
+from xmclab.system.memory import out_of_memory, what_to_lower
 from xmclab.system.terminal import printable
 from xmclab.system.trust import trusting_remote_code
 
@@ -76,6 +77,10 @@ def _run_app() -> int:
     except Exception as error:
         if interrupts := [each for each in _behind(error) if isinstance(each, KeyboardInterrupt)]:
             return _interrupted(interrupts[0])
+        if reason := out_of_memory(error):
+            problem = Problem("out of memory", reason, what_to_lower(sys.argv[1:]))
+            print(f"error: {printable(str(problem))}", file=sys.stderr)
+            return MemoryLimitError.exit_code
         _print_traceback()
         print(
             f"error: this is a bug in xmclab {__version__} or in a plugin; please report it with the lines above",

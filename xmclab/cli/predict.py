@@ -73,9 +73,9 @@ def predict(
     with contextlib.ExitStack() as stack:
         queries = stack.enter_context(_queries(file, column)) if file else None
         added = TextFile(more, of_labels=True) if more else None
-        rows = queries.check() if queries else len(texts or ())
+        rows = _checked(queries) if queries else len(texts or ())
         if added:
-            added.check()
+            _checked(added)
 
         predictor = _load(folder, registry_with(plugin), device, added, trust)
         search = predictor.pick_search(head)
@@ -123,6 +123,14 @@ def evaluate(
     from xmclab.system.console import Console
 
     print_table(Console(), result.title, result.metrics, {})
+
+
+def _checked(file: TextFile) -> int:
+    """The number of texts of a valid file, with a note if some are cut."""
+    rows = file.check()
+    if file.cut:
+        note(file.cut)
+    return rows
 
 
 def _load(folder: Path, registry: Registry, device: str, added: TextFile | None, trust: bool) -> Predictor:

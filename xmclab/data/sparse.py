@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +15,8 @@ import scipy.sparse as sp
 
 from xmclab.data.readers.lines import SHOWN, Problems, excerpt, read_all_lines, read_lines
 from xmclab.errors import DataError, Problem
+from xmclab.system.limits import BeyondLimit, check
+from xmclab.system.reading import UNREADABLE, load_arrays
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 NUMBER = r"[^\s:_\x7f-\U0010ffff]+"  # Python allows underscores in numbers, other programs do not
 HEADER = re.compile(r"\s*(\d+)(\s+)(\d+)\s*", re.ASCII)
-ENTRY = re.compile(rf"(-?\d+)(?::({NUMBER}))?", re.ASCII)
+ENTRY = re.compile(rf"(-?\d{{1,400}})(?::({NUMBER}))?", re.ASCII)
 ROW = re.compile(rf"\s*(?:\d+:{NUMBER}(?:\s+|$))*", re.ASCII)
 LINES = 1 << 14  # lines of a text file parsed at once
+CHARACTERS = 1 << 22  # the same in characters, for long lines
 SMALLEST, LARGEST = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)  # bounds of a relevance
 
 
@@ -120,8 +121,12 @@ class SparseText:
         """All valid rows, in order; problems with the others are reported."""
         lines = read_all_lines(self.path, self.problems)
         for first in islice(lines, 1):
-            if not self._take_header(*first):
-                lines = chain([first], lines)
+            try:
+                if not self._take_header(*first):
+                    lines = chain([first], lines)
+            except BeyondLimit as error:
+                self.problems.file(self.path, error.message.replace("it ", "its header ", 1), error.hint)
+                return
         if self.header is None and not self.relevances:
             _, line = next(lines, (1, ""))
             hint = (
@@ -132,14 +137,19 @@ class SparseText:
             if not self.problems.about(self.path):
                 self.problems.line(self.path, 1, f"not a header `rows labels`: {excerpt(line.rstrip())}", hint)
             return
-        while block := list(islice(lines, LINES)):
+        while block := _next_block(lines):
             yield self._parse([line for _, line in block]) or self._parse_lines(block)
 
     def _take_header(self, number: int, line: str) -> bool:
         found = HEADER.fullmatch(line) if number == 1 else None
         if found is None or (self.relevances and found[2].strip(" ")):  # two labels between tabs
             return False
-        self.header = int(found[1]), int(found[3])
+        try:
+            self.header = _checked_shape(int(found[1]), int(found[3]))
+        except BeyondLimit:
+            raise
+        except ValueError:  # thousands of digits
+            return False
         if not self.relevances:
             self.labels = Extent(self.header[1], f"the header says {self.header[1]} labels")
         return True
@@ -188,14 +198,39 @@ class SparseText:
         return label, value
 
 
+def _checked_shape(rows: int, labels: int) -> tuple[int, int]:
+    """The size of a matrix, unless it is beyond the limits."""
+    check("rows", rows, "it announces")
+    check("labels", labels, "it announces")
+    return rows, labels
+
+
+def _next_block(lines: Iterator[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Lines to be parsed together."""
+    block, held = [], 0
+    for line in islice(lines, LINES):
+        block.append(line)
+        held += len(line[1])
+        if held > CHARACTERS:
+            break
+    return block
+
+
 def read_npz(path: Path, problems: Problems) -> sp.csr_array | None:
     """A matrix written by scipy's `save_npz`; None, and a problem, if it cannot be read. Nothing is unpickled."""
     try:
-        matrix = sp.csr_array(sp.load_npz(path))
+        with load_arrays(path) as arrays:
+            _checked_shape(*map(int, arrays["shape"]))
+        loaded = sp.load_npz(path)
+        if hasattr(loaded, "check_format"):
+            loaded.check_format(full_check=True)  # before a conversion, which trusts the indices
+        matrix = sp.csr_array(loaded)
         matrix.check_format(full_check=True)
         if matrix.dtype.kind not in "biuf":
             raise ValueError(f"its dtype is {matrix.dtype}")
-    except (ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+    except BeyondLimit as error:
+        problems.file(path, error.message, error.hint)
+    except UNREADABLE as error:
         problems.file(path, f"not a scipy sparse matrix: {error}", "scipy.sparse.save_npz writes one")
     except OSError as error:
         problems.file(path, f"cannot be read: {error.strerror or error}")

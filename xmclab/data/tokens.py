@@ -24,6 +24,7 @@ from xmclab.data.cache import Cache, Entry
 from xmclab.data.texts import JoinedTexts, blocks, content_digest
 from xmclab.errors import MemoryLimitError, Problem, StorageError, XmclabError
 from xmclab.host.schema import DataSettings
+from xmclab.system.memory import out_of_memory
 from xmclab.system.progress import Bar, note
 from xmclab.system.signals import STOPS
 
@@ -210,7 +211,11 @@ def _work(
             raise
         except XmclabError as error:
             writer.send(error)
-        except Exception:
+        except Exception as error:
+            if reason := out_of_memory(error):
+                problem = Problem("tokenising", f"out of memory: {reason}", "shorten the texts, or use less data")
+                writer.send(MemoryLimitError(problem))
+                return
             writer.send(RuntimeError(traceback.format_exc()))  # not every exception can be sent
 
 

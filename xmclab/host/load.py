@@ -38,6 +38,7 @@ import pluggy
 from xmclab.errors import PluginError, Problem, XmclabError, did_you_mean
 from xmclab.host import hookspecs
 from xmclab.host.hookspecs import API_VERSION, COMMANDS, KINDS, PROJECT, CommandRef, PartRef
+from xmclab.system.memory import out_of_memory
 
 CORE = ("core", "xmclab")  # entry point and distribution of the built-in parts, which always load
 NAME = re.compile(r"\w+([.-]\w+)*")
@@ -251,6 +252,8 @@ def guarded(origin: Origin, doing: str) -> Iterator[None]:
     except XmclabError:
         raise
     except (Exception, SystemExit) as error:
+        if out_of_memory(error):
+            raise
         raise fault(origin, f"{doing}: {exception_line(error)}") from error
 
 

@@ -51,9 +51,7 @@ class Option:
     def _adapter(self) -> TypeAdapter[Any]:
         # pydantic takes no config for a dataclass, and a group of settings is one.
         config = None if dataclasses.is_dataclass(self.type) else ConfigDict(allow_inf_nan=False)
-        bounds: dict[str, Any] = dict(self.bounds)
-        annotation: Any = Annotated[self.type, Field(**bounds)] if bounds else self.type
-        return TypeAdapter(annotation, config=config)
+        return TypeAdapter(_bounded(self.type, self.bounds), config=config)
 
     def convert(self, value: Any) -> Any:
         """The value as this option's type; text means what was typed: `1e-3`, `on`, `012`, `none`, `1,2,3`.
@@ -87,6 +85,16 @@ class Option:
         _ = self._adapter
         for value in self.search.ends if self.search else ():
             self.convert(value)
+
+
+def _bounded(annotation: Any, bounds: Mapping[str, Any]) -> Any:
+    """The type with its bounds, which only concern the numbers beside words: `int | Literal["auto"]`."""
+    if not bounds:
+        return annotation
+    members = _members(annotation)
+    if any(map(_choices, members)):
+        return typing.Union[tuple(each if _choices(each) else _bounded(each, bounds) for each in members)]  # noqa: UP007
+    return Annotated[annotation, Field(**bounds)]
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:

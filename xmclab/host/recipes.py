@@ -12,6 +12,7 @@ pool.beta: 3          dotted keys are the same as nested ones
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +31,10 @@ BASE = "base"
 PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")}
 MADE_WITH = "made with plugin="  # starts the first comment of a recipe whose parts came from plugin files
 QUOTED = re.compile("'([^']*)'")
+PLAIN_KINDS = ("str", "seq", "map", "null", "bool", "int", "float")
+LONGEST = 100  # characters of a number
+LONGEST_VALUE = 10_000  # characters, or items of a list
+EXCERPT = 60  # characters of a key shown
 NULLS = ("", "~", "null", "Null", "NULL")
 
 Value = str | list[str] | None
@@ -95,11 +100,29 @@ def read_recipe(path: Path) -> list[Entry]:
     Raises:
         ConfigError: with line and column.
     """
+    with _malformed(path):
+        return list(_entries(path, _root(path, yaml.BaseLoader)))
+
+
+def read_plain(path: Path) -> dict[str, Any]:
+    """A config file as nested plain values, with numbers as numbers.
+
+    Raises:
+        ConfigError: as for a recipe.
+    """
+    with _malformed(path):
+        root = _root(path, yaml.SafeLoader)
+        if not isinstance(root, yaml.MappingNode):
+            raise ConfigError(Problem(str(path), "a config must be a mapping: `key: value` per line"))
+        found: dict[str, Any] = _plain(path, root)
+        return found
+
+
+@contextlib.contextmanager
+def _malformed(path: Path) -> Iterator[None]:
+    """Turn whatever is wrong with a YAML file into a `ConfigError`, with line and column."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(Problem(str(path), f"larger than {MAX_BYTES:,} bytes; not a recipe"))
-        text = path.read_text(encoding="utf-8")
-        return list(_entries(path, _root(path, text)))
+        yield
     except FileNotFoundError:
         raise ConfigError(Problem(str(path), "no such file")) from None
     except (OSError, UnicodeDecodeError) as error:
@@ -130,17 +153,42 @@ def summary(path: Path) -> str:
     return first.lstrip("# ") if first.startswith("#") else ""
 
 
-def _root(path: Path, text: str) -> yaml.Node | None:
-    """The syntax tree, with scalars as text and line numbers; rejects aliases and deep nesting (YAML bombs)."""
+def _root(path: Path, loader: Any) -> yaml.Node | None:
+    """The syntax tree with line numbers; rejects large files, aliases and deep nesting (YAML bombs)."""
+    with path.open("rb") as stream:
+        content = stream.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ConfigError(Problem(str(path), f"larger than {MAX_BYTES:,} bytes; not a recipe"))
+    text = content.decode()
+    with contextlib.suppress(yaml.YAMLError):  # the parser in C is ten times as fast, but explains less
+        return _composed(path, text, getattr(yaml, f"C{loader.__name__}", loader))
+    return _composed(path, text, loader)
+
+
+def _composed(path: Path, text: str, loader: Any) -> yaml.Node | None:
     depth = 0
-    for event in yaml.parse(text, Loader=yaml.BaseLoader):
+    for event in yaml.parse(text, Loader=loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise ConfigError(Problem(_place(path, event.start_mark), f"nested deeper than {MAX_DEPTH} levels"))
         if isinstance(event, yaml.AliasEvent):
             raise ConfigError(Problem(_place(path, event.start_mark), "aliases (*name) are not allowed in a recipe"))
-    root: yaml.Node | None = yaml.compose(text, Loader=yaml.BaseLoader)
+    root: yaml.Node | None = yaml.compose(text, Loader=loader)
     return root
+
+
+def _plain(path: Path, node: yaml.Node) -> Any:
+    """The value of a node; in YAML a long `1:1:1...` is a number too, that takes minutes to compute."""
+    kind = node.tag.removeprefix("tag:yaml.org,2002:")
+    if kind not in PLAIN_KINDS or (isinstance(node, yaml.ScalarNode) and kind != "str" and len(node.value) > LONGEST):
+        raise ConfigError(Problem(_place(path, node.start_mark), f"not a plain value ({kind[:EXCERPT]})"))
+    if isinstance(node, yaml.MappingNode):
+        if any(not isinstance(key, yaml.ScalarNode) for key, _ in node.value):
+            raise ConfigError(Problem(_place(path, node.start_mark), "a key must be a plain word"))
+        return {str(key.value): _plain(path, value) for key, value in node.value}
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(path, item) for item in node.value]
+    return yaml.SafeLoader("").construct_object(node)
 
 
 def _entries(path: Path, root: yaml.Node | None) -> Iterator[Entry]:
@@ -164,12 +212,14 @@ def _walk(path: Path, node: yaml.MappingNode, prefix: str, seen: set[str]) -> It
         if key in seen:
             raise ConfigError(Problem(place, f"{key!r} is set twice"))
         seen.add(key)
+        if len(value.value) > LONGEST_VALUE:
+            raise ConfigError(Problem(f"{place}: {key[:EXCERPT]}", f"longer than {LONGEST_VALUE:,} characters"))
         yield Entry(key, _value(path, value), f"{path.name}:{name.start_mark.line + 1}", f"{place}: {key}")
 
 
 def _value(path: Path, node: yaml.Node) -> Value:
     if isinstance(node, yaml.ScalarNode):
-        return None if node.style is None and node.value in NULLS else str(node.value)
+        return None if not node.style and node.value in NULLS else str(node.value)
     items = list(node.value)
     for item in items:
         _refuse_tags(path, item)

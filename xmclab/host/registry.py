@@ -32,6 +32,7 @@ from xmclab.host.load import (
     selection,
     shared_entry_points,
 )
+from xmclab.system.memory import out_of_memory
 
 Result = TypeVar("Result")
 
@@ -174,7 +175,7 @@ class Registry:
     def fault_of(self, error: Exception) -> PluginError | None:
         """The error as a `PluginError` of the part that raised it, if that is in use and not built in."""
         foreign = {cls: claim for claim, cls in self._classes.items() if claim.origin.distribution != PROJECT}
-        if isinstance(error, XmclabError):
+        if isinstance(error, XmclabError) or out_of_memory(error):
             return None
         for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
             if claim := foreign.get(type(frame.f_locals.get("self"))):

@@ -34,6 +34,7 @@ from xmclab.host.schema import ALL, AUTO, GONE, HEADS, NONE, RENAMED, SHORTHANDS
 from xmclab.objectives.expr import TermSpec, parse_expression
 
 CUSTOM = "custom"  # what a config without a recipe is called
+MOST_UNKNOWN = 20  # unknown keys that are shown; suggesting what was meant takes milliseconds for each
 WEIGHT = Option("weight", float, 1.0, "weight of the term", {"ge": 0})
 
 
@@ -57,11 +58,13 @@ def settle(config: Config, slot: str, name: str) -> Config:
     cls = config.registry.get(kind, name)
     pending = (waiting.pending if waiting else None) or {}
     known = {f"{slot}.{option}" for option in options_of(cls)}
+    unknown = [entry for option, entry in pending.items() if f"{slot}.{option}" not in known]
     problems = [
         Problem(entry.where, f"unknown key for {kind} {name!r}", _suggest(entry.key, known))
-        for option, entry in pending.items()
-        if f"{slot}.{option}" not in known
+        for entry in unknown[:MOST_UNKNOWN]
     ]
+    if (more := len(unknown) - MOST_UNKNOWN) > 0:
+        problems.append(Problem("", f"... and {more:,} more unknown keys"))
     mine = {option: entry for option, entry in pending.items() if f"{slot}.{option}" in known}
     values, wrong = _read_entries(slot, cls, mine)
     if problems or wrong:
@@ -357,7 +360,8 @@ class _Resolver:
         if unknown:
             waiting = [slot for slot in SLOTS if _waits(slot, self._choice(slot))]
             self.known |= {f"{slot}.{name}" for slot in waiting for name in self._options_of_all(SLOTS[slot].kind)}
-        for entry in unknown:
+        more = len(unknown) - MOST_UNKNOWN
+        for entry in unknown[:MOST_UNKNOWN]:
             places = [place for place, _ in addresses(entry.key)]
             empty = [
                 place for place in places if place in SLOTS and self._choice(place) == NONE and SLOTS[place].optional
@@ -368,6 +372,8 @@ class _Resolver:
                 renamed = f"renamed to {RENAMED[entry.key]!r}" if entry.key in RENAMED else ""
                 hint = renamed or self._absent_loss(entry.key) or _suggest(entry.key, self.known)
                 self.problems.append(Problem(entry.where, "unknown key", hint))
+        if more > 0:
+            self.problems.append(Problem("", f"... and {more:,} more unknown keys"))
 
     def _absent_loss(self, key: str) -> str:
         """A hint if a key sets an option of a loss that is not a term of its expressions; otherwise empty."""

@@ -58,7 +58,9 @@ class OptimSettings:
 class EncodeSettings:
     """How texts are encoded: `encode.chunk=256`."""
 
-    chunk: int = option(0, "texts encoded at once in training (gradients stay exact); 0: all", ge=0)
+    chunk: int | Literal["auto"] = option(
+        0, "texts encoded at once in training (gradients stay exact); 0: all; auto: as many as memory holds", ge=0
+    )
     search_chunk: int = option(1024, "texts encoded at once outside training", ge=1)
 
 

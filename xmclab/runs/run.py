@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 
 from xmclab.data import with_reader
@@ -33,6 +32,7 @@ from xmclab.runs.observers import observed
 from xmclab.runs.profile import Profile
 from xmclab.runs.resume import earlier_run
 from xmclab.system.console import plain
+from xmclab.system.memory import out_of_memory, what_to_lower
 from xmclab.system.progress import note
 from xmclab.system.signals import Signals
 from xmclab.training.loop import Log, Position, fit
@@ -223,11 +223,9 @@ def failures(compiles: bool) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        reason = str(error).splitlines()[0] if str(error) else "allocation failed"
-        # On a CPU torch raises a plain RuntimeError.
-        if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator" in reason:
-            hint = "lower encode.chunk (gradients stay exact), then pool.cap or sampler.batch_size"
-            raise MemoryLimitError(Problem("out of memory", reason, hint)) from error
+        if reason := out_of_memory(error):
+            raise MemoryLimitError(Problem("out of memory", reason, what_to_lower(["run"]))) from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         dynamo: Any = sys.modules.get("torch._dynamo.exc")
         if compiles and dynamo and isinstance(error, dynamo.TorchDynamoException):
             hint = "install a C++ compiler (CPU) or triton (GPU), or set compile=false"

@@ -36,9 +36,10 @@ import yaml
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from xmclab import __version__
-from xmclab.api import Dataset, Search
+from xmclab.api import Dataset, Encoder, Search
 from xmclab.errors import Problem, StorageError
 from xmclab.host.config import Config
 from xmclab.host.recipes import MADE_WITH
@@ -47,7 +48,10 @@ from xmclab.host.resolver import resolve
 from xmclab.model.model import Model
 from xmclab.runs.lock import HOLDER, LOCK, locked
 from xmclab.system.files import new_file, storage_errors
+from xmclab.system.limits import BeyondLimit, check
 from xmclab.system.manifests import described, refuse_newer, verify
+from xmclab.system.memory import out_of_memory
+from xmclab.system.reading import read_json, read_json_lines
 from xmclab.system.tensors import write_tensors
 
 MANIFEST, FORMAT, CHANGED = "manifest.json", 1, "restore the file, or train the run again"
@@ -55,6 +59,7 @@ RECORDS, ENVIRONMENT = "metrics.jsonl", "environment.json"
 CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.json", "encoder"
 LABELS, POINTS, INDEXES, SEARCH = "labels.jsonl", "points.npz", "indexes.json", "search"
 FAILURE = "failure"
+FORMATS = (SafetensorError, OverflowError)  # what reading a malformed file raises besides
 SEARCH_INDEX = "training queries"  # in INDEXES: the index of the search itself
 
 
@@ -266,7 +271,7 @@ def load_indexes(folder: Path) -> dict[str, dict[str, Any]]:
     if not file.is_file():
         return {}
     with damage_reported(file):
-        reports: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        reports: dict[str, Any] = read_json(file)
         return {
             use: {**report, "name": str(report["name"]), "options": dict(report["options"])}
             for use, report in reports.items()
@@ -296,12 +301,14 @@ def load_labels(folder: Path) -> Labels:
     file = folder / LABELS
     if not file.is_file():
         raise StorageError(Problem(str(folder), f"has no {LABELS}", "the folder is not complete"))
-    with damage_reported(file), file.open(encoding="utf-8") as lines:
-        records = [json.loads(line) for line in lines]
-        labels = Labels([record["name"] for record in records], [record["text"] for record in records])
-        if not all(isinstance(text, str) for texts in (labels.names, labels.texts) for text in texts):
-            raise ValueError("a name or a text is not a string")
-        return labels
+    names, texts = [], []
+    with damage_reported(file):
+        for number, record in enumerate(read_json_lines(file), start=1):
+            if not (isinstance(record["name"], str) and isinstance(record["text"], str)):
+                raise ValueError(f"line {number}: 'name' and 'text' are not texts")
+            names.append(record["name"])
+            texts.append(record["text"])
+    return Labels(names, texts)
 
 
 def load_model(folder: Path, registry: Registry, *overrides: str) -> tuple[Config, Model]:
@@ -319,17 +326,18 @@ def load_model(folder: Path, registry: Registry, *overrides: str) -> tuple[Confi
         state = load_file(folder / WEIGHTS)
         encoder = config.make("encoder")
         encoder.load_assets(folder / ENCODER)
-        model = Model(encoder, {name: config.make(f"head.{name}") for name in config.heads}, num_labels)
+        _check_labels(num_labels, state, _model(config, encoder, 1).state_dict())
+        model = _model(config, encoder, num_labels)
         model.load_state_dict(state)
     return config, model
 
 
-def _num_labels(folder: Path) -> int:
+def _num_labels(folder: Path) -> Any:
     """How many labels a model has; a run that was not evaluated has not written it down."""
     if not (folder / RESULT).is_file():
         return len(load_labels(folder))
     with damage_reported(folder / RESULT):
-        return int(json.loads((folder / RESULT).read_text(encoding="utf-8"))["data"]["labels"])
+        return read_json(folder / RESULT)["data"]["labels"]
 
 
 def without(folder: Path, name: str) -> StorageError:
@@ -340,11 +348,31 @@ def without(folder: Path, name: str) -> StorageError:
     return StorageError(Problem(str(folder), "not the folder of a finished run", f"it has no {name}{hint}"))
 
 
+def _model(config: Config, encoder: Encoder, num_labels: int) -> Model:
+    return Model(encoder, {name: config.make(f"head.{name}") for name in config.heads}, num_labels)
+
+
+def _check_labels(num_labels: Any, state: Mapping[str, Tensor], smallest: Mapping[str, Tensor]) -> None:
+    """Refuse a number of labels other than that of the stored weights, before memory is taken for it."""
+    if type(num_labels) is not int or num_labels < 1:
+        raise ValueError(f"{RESULT} says {num_labels!r} labels")
+    check("labels", num_labels, f"{RESULT} says")
+    for name, least in smallest.items():
+        shape = state[name].shape if name in state else least.shape
+        allowed = (least.shape, (num_labels, *least.shape[1:]))
+        if name.startswith("heads.") and shape[1:] == least.shape[1:] and shape not in allowed:
+            raise ValueError(f"{RESULT} says {num_labels:,} labels, but {name} has {shape[0]:,} rows")
+
+
 @contextlib.contextmanager
 def damage_reported(path: Path) -> Iterator[None]:
     """Turn read errors inside the block into a `StorageError` about this file or folder."""
     try:
         yield
-    except (OSError, ValueError, KeyError, TypeError, EOFError, RuntimeError, SafetensorError) as error:
+    except BeyondLimit as error:
+        raise StorageError(error.at(str(path))) from error
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, RuntimeError, *FORMATS) as error:
+        if out_of_memory(error):
+            raise
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise StorageError(Problem(str(path), f"damaged: {reason}")) from error

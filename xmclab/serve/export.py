@@ -13,7 +13,6 @@ encoder/              vocabulary or tokenizer files; a transformers encoder is i
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import shutil
 from pathlib import Path
@@ -37,6 +36,7 @@ from xmclab.runs.store import damage_reported
 from xmclab.serve.predictor import Predictor
 from xmclab.serve.sentence_transformer import query_head, write_sentence_transformer
 from xmclab.system.files import new_folder, path_inside, sha256_of
+from xmclab.system.reading import load_arrays, read_json
 
 log = logging.getLogger("xmclab.serve")
 
@@ -77,7 +77,8 @@ def write_export(predictor: Predictor, run: Path, to: Path, index_type: str | No
                 predictor.space.vectors(name).float().cpu().numpy(),
                 allow_pickle=False,
             )
-        trained = json.loads((run / store.RESULT).read_text(encoding="utf-8"))
+        with damage_reported(run / store.RESULT):
+            trained = {key: read_json(run / store.RESULT)[key] for key in ("recipe", "data", "seed", "metrics")}
         manifest = {
             "format": FORMAT,
             "xmclab": __version__,
@@ -85,7 +86,7 @@ def write_export(predictor: Predictor, run: Path, to: Path, index_type: str | No
             "heads": list(model.head_names),
             "sentence_transformer": head,
             "index": _write_index(predictor, folder / INDEX, index_type),
-            "trained": {key: trained[key] for key in ("recipe", "data", "seed", "metrics")},
+            "trained": trained,
         }
         manifest["files"] = {
             path.relative_to(folder).as_posix(): _digest(path) for path in sorted(folder.rglob("*")) if path.is_file()
@@ -151,7 +152,7 @@ def load_export(folder: Path, registry: Registry, device: torch.device, override
         name = f"{VECTORS}/{head}.npy"
         _verify(folder, name, files)
         with damage_reported(folder / name):
-            z_LD = torch.from_numpy(np.load(folder / name, allow_pickle=False))
+            z_LD = torch.from_numpy(load_arrays(folder / name))
             _check_vectors(z_LD, len(labels), _query_width(predictor, head))
         return z_LD.to(device)
 
@@ -206,7 +207,7 @@ def _query_width(predictor: Predictor, head: str) -> int:
 def _read_manifest(folder: Path) -> dict[str, Any]:
     """index.json, with all its fields."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = read_json(folder / MANIFEST)
     except (OSError, ValueError) as error:
         raise _damaged(folder, str(error)) from error
     version = manifest.get("format") if isinstance(manifest, dict) else None

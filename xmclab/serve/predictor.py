@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from xmclab.plan.indexes.checks import refuse_non_finite
 from xmclab.runs.store import SEARCH_INDEX, Labels
 
 CHUNKS_OF_A_BLOCK = 4  # texts of similar length are encoded together, so a block is several chunks
+CHARACTERS_OF_A_BLOCK = 1 << 22  # a block of long texts ends here: tokenising takes a hundred bytes for each
 
 
 class Predictor:
@@ -162,11 +162,25 @@ class Predictor:
 
     def answer(self, texts: Iterable[str], k: int, search: str) -> Iterator[tuple[list[str], Ranking]]:
         """(texts, their ranking) block by block: neither all texts nor all rankings are held in memory."""
-        stream, first = iter(texts), 0
-        while block := list(islice(stream, CHUNKS_OF_A_BLOCK * self._chunk)):
+        first = 0
+        for block in _blocks(texts, CHUNKS_OF_A_BLOCK * self._chunk):
             yield block, self.rank(block, k, search, first=first)
             first += len(block)
 
     @property
     def _chunk(self) -> int:
         return self.config.settings.encode.search_chunk
+
+
+def _blocks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
+    """Up to `size` texts at a time, fewer if they are long."""
+    block: list[str] = []
+    held = 0
+    for text in texts:
+        block.append(text)
+        held += len(text)
+        if len(block) >= size or held >= CHARACTERS_OF_A_BLOCK:
+            yield block
+            block, held = [], 0
+    if block:
+        yield block

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from xmclab.data.readers.columns import join
+from xmclab.data.readers.columns import join, texts_were_cut, within_limit
 from xmclab.data.readers.lines import Problems, read_all_lines
 from xmclab.data.readers.table import CONTENT, LABEL_TITLE, NAME, QUERY, cell_text, known_column
 from xmclab.data.readers.table_files import SUFFIXES, columns_of, kind_of, read_rows
@@ -19,6 +19,7 @@ class TextRecord:
 
     text: str
     name: str  # the text itself where the file has no names
+    cut: bool = False  # whether the text was longer than the limit
 
 
 class TextFile:
@@ -37,6 +38,7 @@ class TextFile:
         self.path, self.column, self.of_labels, self.with_content = path, column, of_labels, with_content
         self.known = LABEL_TITLE if of_labels else QUERY
         self.is_table = bool(kind_of(path))
+        self.cut = ""  # a note about texts that `check` found longer than the limit
         if not self.is_table and Path(path.name.removesuffix(".gz")).suffix.lower() != ".txt":
             kinds = ", ".join((".txt", *SUFFIXES))
             raise ConfigError(Problem(str(path), "unknown file format", f"known: {kinds}"))
@@ -48,7 +50,11 @@ class TextFile:
             DataError: with everything that is wrong with the file.
         """
         problems = Problems()
-        found = sum(1 for _ in self._checked(problems))
+        found = cut = 0
+        for record in self._checked(problems):
+            found += 1
+            cut += record.cut
+        self.cut = texts_were_cut(self.path, cut) if cut else ""
         if not found and not problems.about(self.path):
             problems.file(self.path, "has no texts")
         problems.raise_if_any()
@@ -69,8 +75,7 @@ class TextFile:
     def _records(self, problems: Problems) -> Iterator[tuple[int, TextRecord]]:
         if not self.is_table:
             for number, line in read_all_lines(self.path, problems):
-                text = line.rstrip("\r\n")
-                yield number, TextRecord(text, text)
+                yield number, _record(line.rstrip("\r\n"))
             return
         columns = columns_of(self.path, problems)
         column = self._pick(columns)
@@ -89,10 +94,16 @@ class TextFile:
             except ValueError as error:
                 problems.line(self.path, number, str(error))
                 continue
-            yield number, TextRecord(text, text if names is None else "" if name is None else str(name))
+            yield number, _record(text, None if names is None else "" if name is None else str(name))
 
     def _pick(self, columns: Sequence[str]) -> str | None:
         """The column that holds the text, if it is there."""
         if self.column is not None:
             return self.column if self.column in columns else None
         return known_column(columns, self.known) or (columns[0] if len(columns) == 1 else None)
+
+
+def _record(text: str, name: str | None = None) -> TextRecord:
+    """The text, cut at the limit; it is also the name if there is no other."""
+    shown = within_limit(text)
+    return TextRecord(shown, shown if name is None else name, shown is not text)

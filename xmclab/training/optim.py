@@ -85,13 +85,6 @@ class Optimizers:
                 optimizer.zero_grad(set_to_none=True)
         self.updates += 1
 
-    def discard(self) -> None:
-        """Drop the gradients of a step that is not to be taken."""
-        for optimizer in self._all:
-            optimizer.zero_grad(set_to_none=True)
-        if self.rows:
-            self.rows.steps.clear()
-
     def states(self) -> Iterator[tuple[Tensor, dict[str, Any]]]:
         """The state of every parameter that was updated."""
         for optimizer in self._all:
@@ -109,6 +102,18 @@ class Optimizers:
             schedule.last_epoch, schedule._step_count = updates, updates + 1
             for group, rate in zip(optimizer.param_groups, schedule.base_lrs, strict=True):
                 group["lr"] = rate * self._rate_factor(updates)
+
+    @property
+    def untouched(self) -> bool:
+        """Whether the current step has not updated anything yet, so that it can be repeated."""
+        return not (self.rows and self.rows.updated)
+
+    def discard(self) -> None:
+        """Drop the gradients of a step."""
+        if self.rows:
+            self.rows.forget()
+        for optimizer in self._all:
+            optimizer.zero_grad(set_to_none=True)
 
     def _gradients(self) -> list[Tensor]:
         """Dense gradients, and the values of sparse ones (coalesced first)."""

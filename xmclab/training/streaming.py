@@ -111,11 +111,13 @@ class StreamedRows:
     def __init__(self, optimizer: RowOptimizer, at_once: bool) -> None:
         self.optimizer, self.at_once = optimizer, at_once
         self.steps: list[tuple[Engine, TableScores]] = []  # of the current step, a head each
+        self.updated = False  # whether the current step has begun to update a table
 
     def backward(self, engine: Engine, scores: TableScores) -> None:
         """Compute the values, the gradient of the queries, and the norm or the update of the table."""
         if self.at_once and (scores.q_QD.is_meta or finite(engine, scores)):
             scores.update = partial(self.optimizer.update_block, scores.table)
+            self.updated = True
         engine.backward()
         self.steps.append((engine, scores))
 
@@ -129,7 +131,12 @@ class StreamedRows:
             scores.update = partial(self.optimizer.update_block, scores.table)
             scores.factor = scores.square.new_ones(()) if factor is None else factor
             engine.backward()
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop what the current step has collected."""
         self.steps.clear()
+        self.updated = False
 
 
 def finite(engine: Engine, scores: TableScores) -> bool:

@@ -10,6 +10,8 @@ update    if loss and gradient are finite
 from __future__ import annotations
 
 import contextlib
+import gc
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +28,7 @@ from torch import Tensor
 from xmclab.api import Batch, Dataset, Encoder, Head, Keys, Ragged, Side, View
 from xmclab.data.propensity import frequency_bands, inverse_propensity, propensity_parameters
 from xmclab.data.tokens import Tokeniser
-from xmclab.errors import DataError, DivergedError, Problem
+from xmclab.errors import DataError, DivergedError, MemoryLimitError, Problem
 from xmclab.host.config import Config
 from xmclab.kernels.dispatch import compiled_by_torch
 from xmclab.model.device import autocast_for, pick_device, to_device
@@ -36,10 +38,13 @@ from xmclab.objectives.engine import evaluate_vectors
 from xmclab.objectives.truth import Truth
 from xmclab.plan.csr import row_pairs
 from xmclab.plan.pool import build_batch
+from xmclab.system.memory import out_of_memory, what_to_lower
 from xmclab.training.batches import Chunk, Part, Prepared, ahead
 from xmclab.training.diagnosis import diagnose
 from xmclab.training.optim import Optimizers
 from xmclab.training.streaming import all_labels, streams
+
+logger = logging.getLogger("xmclab.training")
 
 Record = dict[str, Any]
 Autocast = Callable[[], contextlib.AbstractContextManager[object]]
@@ -119,6 +124,7 @@ class Trainer:
         self.query_tokens = self.tokeniser.tokens(encoder, data.train.texts, "training queries")
         self.label_tokens = self.tokeniser.tokens(encoder, data.label_texts, "labels")
 
+        self.chunk = 0 if self.settings.encode.chunk == "auto" else self.settings.encode.chunk
         chunk = self.settings.encode.search_chunk
         if assets is None:
             self.model.start_heads(self.query_tokens, self.label_tokens, data.train.targets_NL, chunk)
@@ -205,10 +211,8 @@ class Trainer:
                 rows, self.targets_NL, self.filter_NL, mined_QE, pool.beta, pool.cap, rng, all_labels=self.all_labels
             )
         with self.part("collate"):
-            reads_labels = self.model.reads_label_texts
             key_Q, key_P = self._keys(step, "query", batch.rows_Q), self._keys(step, "label", batch.labels_P)
-            labels = self._chunks(step, "label", self.label_tokens, batch.labels_P, key_P) if reads_labels else []
-            queries = self._chunks(step, "query", self.query_tokens, batch.rows_Q, key_Q)
+            queries, labels = self._in_chunks(step, batch, key_Q, key_P, chunk := self.chunk)
             labels_P = torch.from_numpy(batch.labels_P).to(self.device)
             weight_P, inverse_propensity_P = (
                 None if x_L is None else x_L[labels_P] for x_L in (self.label_weight_L, self.inverse_propensity_L)
@@ -216,7 +220,7 @@ class Trainer:
             truth = Truth.of_batch(batch, self.device).with_propensities(inverse_propensity_P)
             seed = self.keys.seed_for("heads", step, 0)
             complete = self._complete(batch)
-            return Prepared(batch, queries, labels, labels_P, truth, weight_P, seed, complete, key_Q, key_P)
+            return Prepared(batch, queries, labels, labels_P, truth, weight_P, key_Q, key_P, seed, complete, chunk)
 
     def _keys(self, step: int, side: Side, ids: NDArray[np.int64]) -> Tensor:
         """The keys of dropout of these queries or labels."""
@@ -225,8 +229,18 @@ class Trainer:
     def _key_seed(self, step: int, side: Side) -> int:
         return self.keys.seed_for(f"dropout {side}", step)
 
-    def _chunks(self, step: int, side: Side, tokens: Ragged, rows: NDArray[np.int64], key: Tensor) -> list[Chunk]:
-        size = self.settings.encode.chunk or max(len(rows), 1)
+    def _in_chunks(
+        self, step: int, batch: Batch, key_Q: Tensor, key_P: Tensor, chunk: int
+    ) -> tuple[list[Chunk], list[Chunk]]:
+        """The tokens of the queries, and of the labels if any head reads them."""
+        reads_labels = self.model.reads_label_texts
+        labels = self._chunks(step, "label", self.label_tokens, batch.labels_P, key_P, chunk) if reads_labels else []
+        return self._chunks(step, "query", self.query_tokens, batch.rows_Q, key_Q, chunk), labels
+
+    def _chunks(
+        self, step: int, side: Side, tokens: Ragged, rows: NDArray[np.int64], key: Tensor, chunk: int
+    ) -> list[Chunk]:
+        size = chunk or max(len(rows), 1)
         parts = [slice(start, start + size) for start in range(0, len(rows), size)]
         inputs = [to_device(self.model.encoder.collate(tokens.take(rows[part])), self.device) for part in parts]
         seeds = [self.keys.seed_for(side, step, number) for number in range(len(parts))]
@@ -238,7 +252,7 @@ class Trainer:
         batch, record = prepared.batch, {"loss": 0.0, "gradient_norm": 0.0, "terms": {}}
         if len(batch.rows_Q):
             with self.compiled():
-                loss, values = self.backward(step, prepared)
+                loss, values = self._fitted_backward(step, prepared)
             with self.part("clip and check"):
                 norm = self.optimizers.clip()
                 numbers = torch.stack([loss, norm, *values.values()]).tolist()
@@ -260,6 +274,44 @@ class Trainer:
             "missing_negatives": batch.missing,
             "seconds": time.perf_counter() - started,
         }
+
+    def _fitted_backward(self, step: int, prepared: Prepared) -> tuple[Tensor, dict[str, Tensor]]:
+        """`backward`; with `encode.chunk=auto`, repeated with half the chunk as often as memory runs out."""
+        while True:
+            if prepared.chunk != self.chunk:  # prepared before the chunk was lowered
+                batch, keys = prepared.batch, (prepared.key_Q, prepared.key_P)
+                queries, labels = self._in_chunks(step, batch, *keys, self.chunk)
+                prepared = replace(prepared, queries=queries, labels=labels, chunk=self.chunk)
+            try:
+                return self.backward(step, prepared)
+            except (MemoryError, RuntimeError) as error:
+                reason = out_of_memory(error)
+                if reason is None:
+                    raise
+                texts = max(len(prepared.batch.rows_Q), len(prepared.batch.labels_P) if prepared.labels else 0)
+                used = min(self.chunk or texts, texts)
+                lowers = self.settings.encode.chunk == "auto" and used > 1 and self.optimizers.untouched
+                if not lowers:
+                    raise self._exhausted(step, prepared, used, reason) from error
+            # Outside of `except`: the error would keep the tensors of the attempt.
+            self.optimizers.discard()
+            gc.collect()
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            self.chunk = (used + 1) // 2
+            logger.info("step %d: out of memory; encode.chunk=auto goes on with %d texts at once", step, self.chunk)
+
+    def _exhausted(self, step: int, prepared: Prepared, chunk: int, reason: str) -> MemoryLimitError:
+        """Memory ran out in a step: what it was made of."""
+        batch = prepared.batch
+        total = _count(self.query_tokens, batch.rows_Q)
+        total += _count(self.label_tokens, batch.labels_P) if prepared.labels else 0
+        precision = "float32" if self.autocast is contextlib.nullcontext else "bfloat16"
+        sizes = f"{len(batch.rows_Q):,} queries, {len(batch.labels_P):,} labels in the pool, {total:,} tokens"
+        where = f"out of memory in step {step}"
+        return MemoryLimitError(
+            Problem(where, f"{reason}; {sizes}, chunk {chunk:,}, {precision}", what_to_lower(["run"]))
+        )
 
     def _complete(self, batch: Batch) -> dict[str, float]:
         """By band of labels: the share of the queries with such a label whose positives are all in the pool."""
@@ -360,3 +412,8 @@ class Trainer:
 
     def _inverse_propensity_L(self) -> NDArray[np.float64]:
         return inverse_propensity(self.targets_NL, *propensity_parameters(self.data.name))
+
+
+def _count(tokens: Ragged, rows: NDArray[np.int64]) -> int:
+    """The number of tokens of these texts."""
+    return int((tokens.offsets[rows + 1] - tokens.offsets[rows]).sum())

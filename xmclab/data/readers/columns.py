@@ -17,6 +17,7 @@ from xmclab.api import Dataset, Split
 from xmclab.data.readers.lines import SHOWN, Problems, excerpt, find_file, fingerprint
 from xmclab.data.sparse import Block, Extent, narrow, read_pairs
 from xmclab.data.texts import PackedTexts, number_of_distinct
+from xmclab.system.limits import VARIABLE, limit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,11 +49,18 @@ class Texts:
     size: int | None = None  # how many there are, bad lines included; None if unknown
     has_content: bool = False
     lines: array[int] = field(default_factory=lambda: array("q"))  # line of each text in the file, if not row + 1
+    cut: int = 0  # number of texts longer than the limit
 
     @property
     def sound(self) -> bool:
         """Whether all of them are valid."""
         return self.size == len(self.texts)
+
+    def append(self, text: str) -> None:
+        """Add a text, cut at the limit."""
+        shown = within_limit(text)
+        self.cut += shown is not text
+        self.texts.append(shown)
 
     def extent(self, unit: str) -> Extent:
         """How many there are, as shown in messages."""
@@ -175,6 +183,16 @@ def content_of(joined: str, title: str) -> str:
     return joined[len(title) :].removeprefix(" " if title else "")
 
 
+def within_limit(text: str) -> str:
+    """The text itself, or the beginning of one that is longer than the limit."""
+    return text if len(text) <= limit("text") else text[: limit("text")]
+
+
+def texts_were_cut(file: Path, cut: int) -> str:
+    """A warning about texts that were longer than the limit."""
+    return f"{file}: cut {cut:,} texts at {limit('text'):,} characters ({VARIABLE}=text=... changes that)"
+
+
 def in_lines(lines: Sequence[int]) -> str:
     """The first few of some lines, as shown in messages."""
     return f"(line {', '.join(map(str, lines[:SHOWN]))}{', …' if len(lines) > SHOWN else ''})"
@@ -226,6 +244,8 @@ def assemble(
     for warning in _warnings(folder, labels, halves, splits, text, expects_filters):
         logger.warning("%s", warning)
     used = [*files, *(half.filter_file for half in halves)]
+    if any(texts.cut for texts in (labels, *(half.queries for half in halves))):
+        choices = (*choices, f"text={limit('text')}")
     empty = Half(Texts(folder), Targets(), ()).split(len(labels.texts))
     return Dataset(
         name=folder.resolve().name if folder.is_dir() else folder.name.partition(".")[0],
@@ -260,6 +280,8 @@ def _warnings(
             yield f"{folder}: no {names}; {effect}"
     everything = (labels, *(half.queries for half in halves))
     for texts in everything:
+        if texts.cut:
+            yield texts_were_cut(texts.file, texts.cut)
         empty = np.array([row for row, text in enumerate(texts.texts) if not text.strip()], dtype=np.int64)
         if len(empty):
             yield f"{texts.file}: {len(empty)} empty texts {texts.at(empty)}"

@@ -22,6 +22,7 @@ from xmclab.data.readers.columns import (
 from xmclab.data.readers.lines import Problems, excerpt, find_file, read_lines
 from xmclab.data.sparse import is_relevance
 from xmclab.data.texts import PackedTexts
+from xmclab.system.reading import parse_json
 
 TRAIN, TEST, LABELS = "trn.json", "tst.json", "lbl.json"
 
@@ -75,7 +76,7 @@ class LabelFeatureJson(Reader):
                 problems.line(texts.file, number, str(error))
                 continue
             texts.has_content |= bool(content)
-            texts.texts.append(join(title, content) if self.text == "title+content" else title)
+            texts.append(join(title, content) if self.text == "title+content" else title)
             names.append(uid)
             if row and targets:
                 targets.add(*row)
@@ -86,8 +87,8 @@ class LabelFeatureJson(Reader):
 def parse_object(line: str) -> dict[str, Any]:
     """The JSON object of a line; ValueError, with the beginning of the line, if it holds none."""
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
+        record = parse_json(line)
+    except ValueError:
         raise ValueError(f"not JSON: {excerpt(line)}") from None
     if not isinstance(record, dict):
         raise ValueError(f"not a JSON object: {excerpt(line)}")

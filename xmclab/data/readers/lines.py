@@ -15,6 +15,8 @@ from typing import IO
 
 from xmclab.errors import DataError, Problem
 from xmclab.system.files import sha256_of
+from xmclab.system.limits import BeyondLimit, limit
+from xmclab.system.reading import Unpacked, lines_of, long_line
 
 SHOWN = 5  # bad lines shown of each kind; all are counted
 VALUES = re.compile(r"'.*?'|\d+")  # what differs between two messages of one kind
@@ -39,6 +41,12 @@ class Problems:
         self.kinds[kind] += 1
         if self.kinds[kind] <= SHOWN:
             self.shown.append(Problem(f"{file}:{number}", message, hint))
+
+    def more_lines(self, file: Path, number: int, kind: str) -> None:
+        """Count further bad lines that are not shown."""
+        if number:
+            self.bad_lines[file.name] += number
+            self.kinds[kind] += number
 
     def file(self, file: Path, message: str, hint: str = "") -> None:
         """A file that is bad as a whole."""
@@ -80,15 +88,20 @@ def read_lines(file: Path, problems: Problems) -> Iterator[tuple[int, str]]:
     Handles gzip, a byte order mark and CRLF. Bytes that are not UTF-8, blank lines between others, and a damaged
     archive are reported; the good lines are still returned.
     """
-    blank: list[int] = []
+    blank: list[int] = []  # the first of them
+    more = 0
     for number, line in read_all_lines(file, problems):
         line = line.rstrip("\r\n")
         if not line.strip():
-            blank.append(number)
+            if len(blank) < SHOWN:
+                blank.append(number)
+            else:
+                more += 1
             continue
         for empty in blank:
             problems.line(file, empty, "blank line")
-        blank.clear()
+        problems.more_lines(file, more, "blank line")
+        blank, more = [], 0
         yield number, line
 
 
@@ -96,10 +109,15 @@ def read_all_lines(file: Path, problems: Problems, encoding: str = "utf-8") -> I
     """The same with blank lines, and with line ends kept."""
     offset = 0
     number = 0
+    most = limit("line")
     try:
         with _open(file) as stream:
-            for number, raw in enumerate(stream, start=1):
-                start, offset = offset, offset + len(raw)
+            for number, (raw, size) in enumerate(lines_of(stream), start=1):
+                start, offset = offset, offset + size
+                if size > most:
+                    long = long_line(size)
+                    problems.line(file, number, long.message, long.hint)
+                    continue
                 if number == 1 and raw.startswith(BYTE_ORDER_MARK):
                     raw, start = raw.removeprefix(BYTE_ORDER_MARK), len(BYTE_ORDER_MARK)
                 try:
@@ -113,6 +131,8 @@ def read_all_lines(file: Path, problems: Problems, encoding: str = "utf-8") -> I
         problems.file(file, f"truncated: the archive ends after {number:,} lines", "download the file again")
     except (gzip.BadGzipFile, zlib.error) as error:
         problems.file(file, f"damaged archive after {number:,} lines: {error}", "download the file again")
+    except BeyondLimit as error:
+        problems.file(file, f"{error.message}, after {number:,} lines", error.hint)
     except OSError as error:
         problems.file(file, f"cannot be read: {error.strerror or error}")
 
@@ -122,14 +142,14 @@ def encoding_of(file: Path) -> str:
     sound = damaged = 0
     try:
         with _open(file) as stream:
-            for raw in stream:
-                if not raw.isascii():
+            for raw, size in lines_of(stream):
+                if not raw.isascii() and size == len(raw):
                     try:
                         raw.decode()
                         sound += 1
                     except UnicodeDecodeError:
                         damaged += 1
-    except (EOFError, zlib.error, OSError):
+    except (EOFError, zlib.error, OSError, BeyondLimit):
         pass  # reported when the file is read
     return "latin-1" if damaged > sound else "utf-8"
 
@@ -137,13 +157,7 @@ def encoding_of(file: Path) -> str:
 def _open(file: Path) -> IO[bytes]:
     if file.suffix != ".gz":
         return file.open("rb")
-    return io.BufferedReader(_Unpacked(file))  # type: ignore[arg-type]  # its own line reading is slow
-
-
-class _Unpacked(gzip.GzipFile):
-    """Reads in small pieces, so that everything before the cut of a truncated archive is returned."""
-
-    readinto = gzip.GzipFile.readinto1
+    return io.BufferedReader(Unpacked(file))  # type: ignore[arg-type]  # its own line reading is slow
 
 
 def excerpt(text: str | bytes) -> str:

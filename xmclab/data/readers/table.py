@@ -41,6 +41,7 @@ RELEVANCE = ("relevances", "relevance")
 LABEL_TITLE = ("title", "text", "label", "name")
 LABEL_NAME = (*NAME, "label", "title", "text")
 PAIR_QUERY = ("query", "query_id", *NAME)
+LONGEST_PYTHON = 1_000_000  # characters of a list as Python prints it: its syntax tree takes a hundred times as much
 SEPARATORS = ("|", ";", ",")  # the first of these found in any cell
 
 
@@ -114,7 +115,8 @@ class _Reading:
         if PAIRS in self.tables:
             self._pairs(halves, labels)
         if LABELS not in self.tables:
-            labels.texts = PackedTexts(self.ids)
+            for name in self.ids:
+                labels.append(name)
             labels.names = labels.texts
             if labels.texts and not self.problems.bad_lines and not self.problems.general:
                 labels.size = len(labels.texts)
@@ -157,7 +159,7 @@ class _Reading:
                 self.problems.line(file, number, f"duplicate label name {excerpt(name)}")
                 continue
             self.ids[name] = len(names)
-            labels.texts.append(text)
+            labels.append(text)
             labels.lines.append(number)
             names.append(name)
         labels.size = self._size(labels)
@@ -181,7 +183,7 @@ class _Reading:
             except ValueError as error:
                 self.problems.line(file, number, str(error))
                 continue
-            half.queries.texts.append(text)
+            half.queries.append(text)
             half.queries.lines.append(number)
             names.append(name)
             if TEST not in self.tables:
@@ -358,8 +360,8 @@ def _is_list(cell: str) -> bool:
 
 
 def _parse_list(cell: str) -> list[Any]:
-    """A list as JSON or as Python prints it."""
-    for parse in (json.loads, ast.literal_eval):
+    """A list as JSON or, unless it is very long, as Python prints it."""
+    for parse in (json.loads, ast.literal_eval)[: 1 if len(cell) > LONGEST_PYTHON else 2]:
         try:
             found = parse(cell)
         except (ValueError, SyntaxError, RecursionError, MemoryError):

@@ -14,6 +14,8 @@ from typing import Any
 from xmclab.data.readers.lf_json import parse_object
 from xmclab.data.readers.lines import Problems, read_all_lines, read_lines
 from xmclab.errors import DataError, PluginError, Problem
+from xmclab.system.limits import BeyondLimit, check, check_inflation
+from xmclab.system.memory import out_of_memory
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 OTHER_DELIMITERS = (";", "\t")  # that some programs write into .csv files
@@ -24,6 +26,7 @@ HINTS = {  # for too few and for too many cells
     ".csv": ("an empty cell still needs its comma", "put cells that contain a comma in double quotes"),
     ".tsv": ("an empty cell still needs its tab", "use a single tab between cells"),
 }
+PARQUET_ROWS = 8192  # rows of a Parquet file that are held at once
 PEEKED = 100  # lines of a JSON lines file whose keys are its columns
 
 Row = tuple[int, list[Any]]  # line (of a Parquet file: row), counted from 1, and the cells
@@ -92,10 +95,18 @@ def read_rows(file: Path, columns: Sequence[str], wanted: Sequence[str | None], 
 def _csv_rows(file: Path, delimiter: str, problems: Problems) -> Iterator[Row]:
     """The rows of a CSV file, header included; blank lines between rows are skipped."""
     csv.field_size_limit(sys.maxsize)
-    lines = (line for _, line in read_all_lines(file, problems))
-    rows = csv.reader(lines, delimiter=delimiter, strict=True)
+    held = 0  # characters of the row that is being read
+
+    def lines() -> Iterator[str]:
+        nonlocal held
+        for _, line in read_all_lines(file, problems):
+            held += len(line)
+            check("line", held, "a row of more than one line has")
+            yield line
+
+    rows = csv.reader(lines(), delimiter=delimiter, strict=True)
     while True:
-        number = rows.line_num + 1
+        number, held = rows.line_num + 1, 0
         try:
             cells = next(rows)
         except StopIteration:
@@ -103,6 +114,9 @@ def _csv_rows(file: Path, delimiter: str, problems: Problems) -> Iterator[Row]:
         except csv.Error as error:
             problems.line(file, number, f"malformed row: {error}")
             continue
+        except BeyondLimit as error:
+            problems.file(file, f"line {number}: {error.message}; is a double quote missing?", error.hint)
+            return
         if cells:
             yield number, cells
 
@@ -110,7 +124,7 @@ def _csv_rows(file: Path, delimiter: str, problems: Problems) -> Iterator[Row]:
 def _parquet_rows(file: Path, wanted: Sequence[str | None]) -> Iterator[Row]:
     number = 0
     with _parquet(file) as table:
-        for batch in table.iter_batches(columns=[name for name in wanted if name is not None]):
+        for batch in table.iter_batches(PARQUET_ROWS, columns=[name for name in wanted if name is not None]):
             columns = [None if name is None else batch.column(name).to_pylist() for name in wanted]
             for row in range(batch.num_rows):
                 number += 1
@@ -128,6 +142,14 @@ def _parquet(file: Path) -> Iterator[Any]:
         raise PluginError(Problem(str(file), f"pyarrow cannot be imported: {error}", hint)) from error
     try:
         with parquet.ParquetFile(file) as table:
+            about = table.metadata
+            check("rows", about.num_rows, "it announces")
+            unpacked = sum(about.row_group(group).total_byte_size for group in range(about.num_row_groups))
+            check_inflation(unpacked, file.stat().st_size)
             yield table
+    except BeyondLimit as error:
+        raise DataError(error.at(str(file))) from error
     except (arrow.ArrowException, OSError) as error:
+        if out_of_memory(error):
+            raise
         raise DataError(Problem(str(file), f"not a valid Parquet file: {error}")) from error

@@ -22,7 +22,7 @@ from xmclab.data.readers.columns import (
 )
 from xmclab.data.readers.lines import Problems, encoding_of, find_file, read_all_lines
 from xmclab.data.sparse import SparseText, read_npz
-from xmclab.data.texts import PackedTexts, RowNumbers
+from xmclab.data.texts import RowNumbers
 
 Names = tuple[str, ...]
 
@@ -81,7 +81,8 @@ def read_texts(file: Path, problems: Problems) -> Texts:
     encoding = encoding_of(file)
     if encoding != "utf-8":
         logger.warning("%s: not UTF-8; reading it as %s", file, encoding)
-    texts.texts = PackedTexts(line.rstrip("\r\n") for _, line in read_all_lines(file, problems, encoding))
+    for _, line in read_all_lines(file, problems, encoding):
+        texts.append(line.rstrip("\r\n"))
     texts.names = RowNumbers(len(texts.texts))
     texts.size = problems.rows(file, len(texts.texts))
     return texts

@@ -70,7 +70,7 @@ class Neighbours(Heads):
         labels, offsets = tensors["labels"].numpy(), tensors["offsets"].numpy()
         shape = len(offsets) - 1, int(tensors["num_labels"])
         targets_NL = sp.csr_array((np.ones(len(labels), np.float32), labels, offsets), shape=shape)
-        targets_NL.check_format()
+        targets_NL.check_format(full_check=True)
         if tensors["directions"].ndim != 2 or len(tensors["directions"]) != shape[0]:
             raise ValueError(f"{FILE}: there must be a direction for each of {shape[0]} queries")
         self._take(tensors["directions"].to(device), targets_NL)

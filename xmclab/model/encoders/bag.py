@@ -20,6 +20,7 @@ from xmclab.api import Encoder, Ragged, Side, Tokens, linear, log, option
 from xmclab.model.dropout import current, drop_items
 from xmclab.model.encoders.features import FeatureOptions, Featuriser
 from xmclab.model.tables import RowTable, TableOptimizer, sparse_gradient
+from xmclab.system.reading import load_arrays, read_json
 
 FEATURES, IDF = "features.json", "idf.npy"
 FEATURES_SITE = 1  # of the dropout of features
@@ -63,8 +64,8 @@ class Bag(Encoder, FeatureOptions):
         np.save(folder / IDF, idf, allow_pickle=False)
 
     def load_assets(self, folder: Path) -> None:
-        state = json.loads((folder / FEATURES).read_text(encoding="utf-8"))
-        self.featuriser = Featuriser.from_state(state, np.load(folder / IDF, allow_pickle=False))
+        state = read_json(folder / FEATURES, "records")
+        self.featuriser = Featuriser.from_state(state, load_arrays(folder / IDF))
         self._create()
 
     def _create(self) -> None:
