@@ -1,7 +1,7 @@
 """Faults of the process and the disk while a run trains: nothing is lost, and the numbers stay the same.
 
-1   kill -9 in training, in a refresh, in an evaluation: resumed, the run is bit for bit the undisturbed one
-2   kill -9 while a checkpoint is being written: the one before is used, what is left over is swept
+1  kill -9 in training, in a refresh, in an evaluation: resumed, the run is bit for bit the undisturbed one
+2  kill -9 while a checkpoint is being written: the one before is used, what is left over is swept
 """
 
 from __future__ import annotations

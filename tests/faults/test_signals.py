@@ -1,7 +1,7 @@
 """Signals: the run finishes its step, saves, says how to resume, and ends with the code of the signal.
 
-3   SIGTERM and SIGHUP between steps, in a refresh, in an evaluation; a second one while it saves; SIGUSR1
-4   Ctrl-C: the same with exit 130; one line and no traceback anywhere, handlers restored
+3  SIGTERM and SIGHUP between steps, in a refresh, in an evaluation; a second one while it saves; SIGUSR1
+4  Ctrl-C: the same with exit 130; one line and no traceback anywhere, handlers restored
 """
 
 from __future__ import annotations
@@ -48,6 +48,9 @@ def stopped(victim: Any, owner: Any, name: str, call: int, number: int, patch: p
             run(victim.config, victim.folder, victim.quiet, resume=True, signals=signals)
     assert signal.getsignal(number) is before
     return caught.value
+
+
+# 3
 
 
 @pytest.mark.parametrize(

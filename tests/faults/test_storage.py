@@ -1,10 +1,10 @@
 """Faults of storage: a full disk, a read-only folder, damaged files, two runs in one folder.
 
-5   full disk: exit 7 with the bytes needed and free, and the checkpoint before it loads
-6   read-only folder, or a file in its place: exit 7 before any training
-7   a truncated or changed checkpoint is named, and the one before it is used; with --strict-resume exit 7
-8   a checkpoint of another config: exit 2, with the keys that matter; resume.allow lets some differ
-9   a checkpoint or a run folder of a newer format: exit 7
+5  full disk: exit 7 with the bytes needed and free, and the checkpoint before it loads
+6  read-only folder, or a file in its place: exit 7 before any training
+7  a truncated or changed checkpoint is named, and the one before it is used; with --strict-resume exit 7
+8  a checkpoint of another config: exit 2, with the keys that matter; resume.allow lets some differ
+9  a checkpoint or a run folder of a newer format: exit 7
 11  nothing is written over what was loaded
 12  two runs in one folder: the second exits 7 and names the process of the first
 """

@@ -6,7 +6,7 @@ the same in every pass, and for blocks of any size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -113,9 +113,13 @@ class StreamedRows:
         self.steps: list[tuple[Engine, TableScores]] = []  # of the current step, a head each
         self.updated = False  # whether the current step has begun to update a table
 
-    def backward(self, engine: Engine, scores: TableScores) -> None:
-        """Compute the values, the gradient of the queries, and the norm or the update of the table."""
-        if self.at_once and (scores.q_QD.is_meta or finite(engine, scores)):
+    def backward(self, engine: Engine, scores: TableScores, known: Sequence[Tensor] = ()) -> None:
+        """Compute the values, the gradient of the queries, and the norm or the update of the table.
+
+        Args:
+            known: what else of the step is known; unless it is finite, nothing is updated.
+        """
+        if self.at_once and (scores.q_QD.is_meta or finite(engine, scores, known)):
             scores.update = partial(self.optimizer.update_block, scores.table)
             self.updated = True
         engine.backward()
@@ -139,7 +143,7 @@ class StreamedRows:
         self.updated = False
 
 
-def finite(engine: Engine, scores: TableScores) -> bool:
-    """Whether the query vectors and the values known after the first pass are. Rows are, because every update was."""
-    known = [parts[0] for parts in engine.found if parts]
+def finite(engine: Engine, scores: TableScores, others: Sequence[Tensor] = ()) -> bool:
+    """Whether the query vectors, the values after the first pass and others are. Rows are, because every update was."""
+    known = [*(parts[0] for parts in engine.found if parts), *others]
     return bool(torch.stack([x.isfinite().all() for x in (scores.q_QD, *known)]).all())

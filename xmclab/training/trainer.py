@@ -355,7 +355,8 @@ class Trainer:
         total = torch.zeros((), device=x_QD.device)
         values: dict[str, Tensor] = {}
         roots: dict[Tensor, Tensor] = {}  # where backward starts, with the gradients there
-        for number, (name, objective) in enumerate(self.objectives.items()):
+        heads = enumerate(self.objectives.items())
+        for number, (name, objective) in sorted(heads, key=lambda head: head[1][0] in self.streaming):
             head, weight_P = cast(Head, self.model.heads[name]), prepared.label_weight_P
             torch.manual_seed(prepared.seed + number)  # for each, as draws of another depend on its blocks
             with self.autocast(), keyed(prepared.key_Q):
@@ -366,8 +367,13 @@ class Trainer:
                 engine, scores = all_labels(
                     head, objective, q_QD, prepared.truth, weight_P, seed_for, key_seed=key_seed
                 )
-                assert self.optimizers.rows is not None, "a streaming head has a table"
-                self.optimizers.rows.backward(engine, scores)
+                rows = self.optimizers.rows
+                assert rows is not None, "a streaming head has a table"
+                if rows.at_once and total.requires_grad:  # what may stop the step must be known before an update
+                    total.backward()
+                    total = total.detach()
+                sides = [x.grad for x in (x_QD, x_PD) if x is not None and x.grad is not None]
+                rows.backward(engine, scores, known=[total, *sides])
                 roots[q_QD] = scores.dq_QD.to(q_QD.dtype)
                 found = engine.evaluation
             else:
