@@ -12,6 +12,7 @@ from __future__ import annotations
 import builtins
 import hashlib
 import json
+import logging
 import os
 import pickle
 import shutil
@@ -59,6 +60,12 @@ class Bomb:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Path.touch, (self.marker,))
+
+
+@pytest.fixture(autouse=True)
+def _quiet_logging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers logs to the stderr of the test that imported it, which is closed by now."""
+    monkeypatch.setattr(logging, "raiseExceptions", False)
 
 
 @pytest.fixture
