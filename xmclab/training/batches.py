@@ -40,6 +40,7 @@ class Prepared:
     complete: Mapping[str, float] = field(default_factory=dict)  # by band: queries with all positives in the pool
     key_Q: Tensor | None = None  # of dropout, see `Chunk`
     key_P: Tensor | None = None
+    update_seed: int = 0  # of torch's generator in the updates: rounding to bfloat16 draws
 
 
 def ahead(
