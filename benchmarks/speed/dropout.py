@@ -73,9 +73,9 @@ def measure() -> list[Row]:
     registry = default_registry()
     debian = Trainer(resolve(["recipe=unidec"], registry), open_dataset("debian", "title", registry))
     prepared = debian.prepare(0, debian.plan(1, debian.refresh(1))[0])
-    rows = compare("`recipe=unidec data=debian`", debian, prepared, 15)
+    rows = compare("`recipe=unidec data=debian`", debian, prepared, 9)
     bert = Step(dataset(), 2, 128)
-    return rows + compare(bert.shape, bert.trainer, bert.prepared, 7)
+    return rows + compare(bert.shape, bert.trainer, bert.prepared, 5)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from xmclab.kernels import dispatch
 from xmclab.model.dropout import (
     Keyed,
     KeyedDropout,
@@ -16,7 +17,6 @@ from xmclab.model.dropout import (
     draws,
     drop,
     drop_items,
-    dropped,
     key_dropouts,
     keyed,
     place_keys,
@@ -114,11 +114,13 @@ def test_lists_draw_by_text_and_number() -> None:
     assert torch.equal(found[1000:5000], alone)
 
 
-def test_the_gradient_is_dropped_alike() -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_the_gradient_is_dropped_alike(compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "WORTH_LOADING", 0 if compiled else 1 << 62)
     key_B = text_keys(0, torch.arange(4))
     x = torch.randn(4, 8, dtype=torch.float64, requires_grad=True)
-    torch.autograd.gradcheck(lambda x: dropped(x, key_B, 3, 0.4), x)
-    (gradient,) = torch.autograd.grad(dropped(x, key_B, 3, 0.4).sum(), x)
+    torch.autograd.gradcheck(lambda x: drop(x, key_B, 3, 0.4), x)
+    (gradient,) = torch.autograd.grad(drop(x, key_B, 3, 0.4).sum(), x)
     assert torch.equal(gradient, drop(torch.ones_like(x), key_B, 3, 0.4))
 
 

@@ -1,4 +1,8 @@
-"""Keyed dropout in one pass: draws, mask and product, compiled; `model/dropout.py` defines the numbers."""
+"""Keyed dropout in one pass: draws, mask and product, compiled; `model/dropout.py` defines the numbers.
+
+A step of a transformer of 2 layers and width 128 with 1053 queries and 3000 labels takes 1.14 times as long without
+(the drawing alone 14 times). See `benchmarks/speed/dropout.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from xmclab.kernels.dispatch import in_threads, jit, jit_with
 
@@ -26,6 +31,27 @@ scalar_jit = jit_with(forceinline=True)
 
 def drop(x: Tensor, key: Tensor, site: int, rate: float) -> Tensor:
     """`dropout.drop`."""
+    y: Tensor = _Dropped.apply(x, key, site, rate)  # type: ignore[no-untyped-call]
+    return y
+
+
+class _Dropped(torch.autograd.Function):
+    """Its own backward, which draws again: nothing of the size of `x` is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, key: Tensor, site: int, rate: float) -> Tensor:
+        ctx.save_for_backward(key)
+        ctx.site, ctx.rate = site, rate
+        return _drop_rows(x, key, site, rate)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None]:
+        (key,) = ctx.saved_tensors
+        return _drop_rows(g, key, ctx.site, ctx.rate), None, None, None
+
+
+def _drop_rows(x: Tensor, key: Tensor, site: int, rate: float) -> Tensor:
     x = x.detach().contiguous()
     y = torch.empty_like(x)
     columns = x.shape[-1]

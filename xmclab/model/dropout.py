@@ -14,11 +14,9 @@ import contextlib
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from xmclab.kernels.dispatch import accelerated_by, large_floats
 
@@ -127,7 +125,7 @@ def current() -> Keyed | None:
 
 @accelerated_by("dropout", when=large_floats)
 def drop(x: Tensor, key: Tensor, site: int, rate: float) -> Tensor:
-    """`x` with a share `rate` of its numbers at 0, the others divided by 1 - rate. See `dropped`, which has a gradient.
+    """`x` with a share `rate` of its numbers at 0, the others divided by 1 - rate; its gradient is dropped alike.
 
     Args:
         key: of each row: those of `x.shape[:-1]`, or [B, T] where `x` is [B, H, T, C].
@@ -149,7 +147,7 @@ def drop(x: Tensor, key: Tensor, site: int, rate: float) -> Tensor:
 
 @accelerated_by("dropout", when=large_floats)
 def drop_items(x_T: Tensor, key_B: Tensor, offset_B: Tensor, number_T: Tensor, site: int, rate: float) -> Tensor:
-    """The same for lists of different lengths, without a gradient.
+    """The same for lists of different lengths, which get no gradient.
 
     Args:
         offset_B: where the list of each text begins in `x_T`; the next one begins where it ends.
@@ -159,28 +157,6 @@ def drop_items(x_T: Tensor, key_B: Tensor, offset_B: Tensor, number_T: Tensor, s
     lengths_B = torch.diff(offset_B, append=end)
     key_T = torch.repeat_interleave(_mixed(key_B ^ site), lengths_B, output_size=len(x_T))
     return x_T * (draws(key_T, number_T) >= limit_of(rate)) * (1 / (1 - rate))
-
-
-class _Dropped(torch.autograd.Function):
-    """`drop`, which is its own backward; nothing of the size of `x` is kept."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, key: Tensor, site: int, rate: float) -> Tensor:
-        ctx.save_for_backward(key)
-        ctx.site, ctx.rate = site, rate
-        return drop(x, key, site, rate)
-
-    @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None, None, None]:
-        (key,) = ctx.saved_tensors
-        return drop(g, key, ctx.site, ctx.rate), None, None, None
-
-
-def dropped(x: Tensor, key: Tensor, site: int, rate: float) -> Tensor:
-    """`drop` with a gradient."""
-    result: Tensor = _Dropped.apply(x, key, site, rate)  # type: ignore[no-untyped-call]
-    return result
 
 
 class KeyedDropout(nn.Dropout):
@@ -199,7 +175,7 @@ class KeyedDropout(nn.Dropout):
         if not self.training or not self.p or now is None:
             return super().forward(input)
         key = now.of(input)
-        return super().forward(input) if key is None else dropped(input, key, now.site(self.site), self.p)
+        return super().forward(input) if key is None else drop(input, key, now.site(self.site), self.p)
 
 
 def key_dropouts(model: nn.Module) -> None:

@@ -39,6 +39,7 @@ class Prepared:
     key_Q: Tensor  # of dropout, see `Chunk`
     key_P: Tensor
     seed: int  # of torch's generator in the heads
+    update_seed: int  # of torch's generator in the updates: rounding to bfloat16 draws
     complete: Mapping[str, float] = field(default_factory=dict)  # by band: queries with all positives in the pool
     chunk: int = 0  # texts encoded at once; 0: all
 

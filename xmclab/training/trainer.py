@@ -218,9 +218,9 @@ class Trainer:
                 None if x_L is None else x_L[labels_P] for x_L in (self.label_weight_L, self.inverse_propensity_L)
             )
             truth = Truth.of_batch(batch, self.device).with_propensities(inverse_propensity_P)
-            seed = self.keys.seed_for("heads", step, 0)
-            complete = self._complete(batch)
-            return Prepared(batch, queries, labels, labels_P, truth, weight_P, key_Q, key_P, seed, complete, chunk)
+            seed, update_seed = self.keys.seed_for("heads", step, 0), self.keys.seed_for("updates", step)
+            sides, complete = (queries, labels, labels_P, truth, weight_P), self._complete(batch)
+            return Prepared(batch, *sides, key_Q, key_P, seed, update_seed, complete, chunk)
 
     def _keys(self, step: int, side: Side, ids: NDArray[np.int64]) -> Tensor:
         """The keys of dropout of these queries or labels."""
@@ -260,7 +260,7 @@ class Trainer:
                 found = dict(zip(("loss", "gradient norm", *values), numbers, strict=True))
                 self.optimizers.discard()
                 raise self._diverged(step, prepared, found)
-            torch.manual_seed(self.keys.seed_for("updates", step))  # rounding to bfloat16 draws
+            torch.manual_seed(prepared.update_seed)
             self.optimizers.step(self.part)
             terms = dict(zip(values, numbers[2:], strict=True))
             record = {"loss": numbers[0], "gradient_norm": numbers[1], "terms": terms}

@@ -174,7 +174,7 @@ def test_keyed_dropout_is_that_of_the_text_in_any_chunk_and_block(family: str, m
     monkeypatch.setattr(packed, "BLOCK", 8)
     torch.testing.assert_close(encode([5, 4, 3, 2, 1, 0]), whole.flip(0), rtol=0, atol=1e-10)
     with_attention = whole[3]
-    monkeypatch.setattr(packed, "dropped", lambda weights, key, site, rate: weights)
+    monkeypatch.setattr(packed, "drop", lambda weights, key, site, rate: weights)
     assert not torch.allclose(encode([3])[0], with_attention)
 
 

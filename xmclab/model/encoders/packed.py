@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xmclab.api import Ragged, Tokens
-from xmclab.model.dropout import current, dropped, keyed, place_keys
+from xmclab.model.dropout import current, drop, keyed, place_keys
 
 Draws = tuple[Tensor, int]  # keyed dropout of attention weights: [B, T] keys of the tokens that attend, and the site
 Groups = tuple[tuple[int, int], ...]  # (texts, length) of the texts of each length, by ascending length
@@ -288,7 +288,7 @@ def _plain_attention(
         scores = scores.masked_fill(~mask, torch.finfo(q.dtype).min) if mask.dtype == torch.bool else scores + mask
     weights = torch.softmax(scores, dim=-1)
     if draws:
-        return dropped(weights, *draws, rate) @ v
+        return drop(weights, *draws, rate) @ v
     return (F.dropout(weights, rate) if rate else weights) @ v
 
 
