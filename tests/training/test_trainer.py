@@ -41,8 +41,11 @@ def one_step(made: Trainer, step: int = 0) -> float:
         ["reduction=pol", "loss.clf=supcon+bce", "head.clf.table=adagrad"],
     ],
 )
-def test_a_step_leaves_no_tensor_behind_on_the_cpu(parts: list[str], small_trainer: Callable[..., Any]) -> None:
+def test_a_step_leaves_no_tensor_behind_on_the_cpu(
+    parts: list[str], small_trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On the `meta` device any operation that mixes in a tensor of the CPU raises."""
+    monkeypatch.setattr("xmclab.training.trainer.pick_device", torch.device)  # users cannot choose it
     made = small_trainer("device=meta", *parts)
     loss, values = made.backward(0, made.prepare(0, made.rows_N[:64]))
     norm = made.optimizers.clip()
@@ -50,7 +53,8 @@ def test_a_step_leaves_no_tensor_behind_on_the_cpu(parts: list[str], small_train
     assert {tensor.device.type for tensor in (loss, norm, *values.values(), *made.model.parameters())} == {"meta"}
 
 
-def test_the_meta_device_would_notice(small_trainer: Callable[..., Any]) -> None:
+def test_the_meta_device_would_notice(small_trainer: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xmclab.training.trainer.pick_device", torch.device)
     made = small_trainer("device=meta")
     prepared = made.prepare(0, made.rows_N[:64])
     tokens = prepared.queries[0].tokens

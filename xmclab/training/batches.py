@@ -36,11 +36,11 @@ class Prepared:
     labels_P: Tensor
     truth: Truth
     label_weight_P: Tensor | None
-    key_Q: Tensor  # of dropout, see `Chunk`
-    key_P: Tensor
     seed: int  # of torch's generator in the heads
-    update_seed: int  # of torch's generator in the updates: rounding to bfloat16 draws
     complete: Mapping[str, float] = field(default_factory=dict)  # by band: queries with all positives in the pool
+    key_Q: Tensor | None = None  # of dropout, see `Chunk`
+    key_P: Tensor | None = None
+    update_seed: int = 0  # of torch's generator in the updates: rounding to bfloat16 draws
     chunk: int = 0  # texts encoded at once; 0: all
 
 

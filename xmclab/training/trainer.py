@@ -220,7 +220,7 @@ class Trainer:
             truth = Truth.of_batch(batch, self.device).with_propensities(inverse_propensity_P)
             seed, update_seed = self.keys.seed_for("heads", step, 0), self.keys.seed_for("updates", step)
             sides, complete = (queries, labels, labels_P, truth, weight_P), self._complete(batch)
-            return Prepared(batch, *sides, key_Q, key_P, seed, update_seed, complete, chunk)
+            return Prepared(batch, *sides, seed, complete, key_Q, key_P, update_seed, chunk)
 
     def _keys(self, step: int, side: Side, ids: NDArray[np.int64]) -> Tensor:
         """The keys of dropout of these queries or labels."""
@@ -230,7 +230,7 @@ class Trainer:
         return self.keys.seed_for(f"dropout {side}", step)
 
     def _in_chunks(
-        self, step: int, batch: Batch, key_Q: Tensor, key_P: Tensor, chunk: int
+        self, step: int, batch: Batch, key_Q: Tensor | None, key_P: Tensor | None, chunk: int
     ) -> tuple[list[Chunk], list[Chunk]]:
         """The tokens of the queries, and of the labels if any head reads them."""
         reads_labels = self.model.reads_label_texts
@@ -238,13 +238,14 @@ class Trainer:
         return self._chunks(step, "query", self.query_tokens, batch.rows_Q, key_Q, chunk), labels
 
     def _chunks(
-        self, step: int, side: Side, tokens: Ragged, rows: NDArray[np.int64], key: Tensor, chunk: int
+        self, step: int, side: Side, tokens: Ragged, rows: NDArray[np.int64], key: Tensor | None, chunk: int
     ) -> list[Chunk]:
         size = chunk or max(len(rows), 1)
         parts = [slice(start, start + size) for start in range(0, len(rows), size)]
         inputs = [to_device(self.model.encoder.collate(tokens.take(rows[part])), self.device) for part in parts]
         seeds = [self.keys.seed_for(side, step, number) for number in range(len(parts))]
-        return [Chunk(x, seed, key[part]) for x, seed, part in zip(inputs, seeds, parts, strict=True)]
+        keys = [None if key is None else key[part] for part in parts]
+        return list(map(Chunk, inputs, seeds, keys))
 
     def step(self, step: int, prepared: Prepared) -> Record:
         """Train on a prepared batch, unless a number is not finite; returns its record."""
