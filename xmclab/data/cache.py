@@ -18,7 +18,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from xmclab import __version__
-from xmclab.system.files import new_folder, sha256_of, storage_errors
+from xmclab.system.files import new_folder, storage_errors
+from xmclab.system.manifests import digest
 
 SCHEMA = 1  # format version: raised when the same key would give different files
 MANIFEST = "manifest.json"
@@ -141,4 +142,4 @@ def _change(name: str, old: Any) -> str:
 
 
 def _described(file: Path) -> dict[str, Any]:
-    return {"name": file.name, "bytes": file.stat().st_size, "sha256": sha256_of(file)}
+    return {"name": file.name, **digest(file)}

@@ -22,8 +22,9 @@ from torch import Tensor
 from xmclab import __version__
 from xmclab.errors import Problem, StorageError
 from xmclab.runs.store import damage_reported
+from xmclab.system import manifests
 from xmclab.system.files import synced
-from xmclab.system.manifests import described, refuse_newer, verify
+from xmclab.system.manifests import described, verify
 from xmclab.system.tensors import write_tensors
 
 MANIFEST, FORMAT = "manifest.json", 1
@@ -66,14 +67,8 @@ def read_manifest(folder: Path, contents: bool = True) -> dict[str, Any]:
     Raises:
         StorageError: a file is missing or changed, or a newer xmclab wrote the folder.
     """
-    with damage_reported(folder / MANIFEST):
-        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        version, writer = int(manifest["format"]), str(manifest["xmclab"])
-        names = [str(name) for name in manifest["files"]]
-    refuse_newer(folder, version, FORMAT, writer)
-    for name in names:
-        if Path(name).name != name:
-            raise StorageError(Problem(str(folder / MANIFEST), f"damaged: {name!r} is not the name of a file in it"))
+    manifest = manifests.read_manifest(folder / MANIFEST, FORMAT, HINT)
+    for name in manifest["files"]:
         verify(folder, name, manifest["files"], MANIFEST, HINT, contents)
     return manifest
 

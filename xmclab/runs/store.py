@@ -49,7 +49,7 @@ from xmclab.model.model import Model
 from xmclab.runs.lock import HOLDER, LOCK, locked
 from xmclab.system.files import new_file, storage_errors
 from xmclab.system.limits import BeyondLimit, check
-from xmclab.system.manifests import described, refuse_newer, verify
+from xmclab.system.manifests import described, read_manifest, verify
 from xmclab.system.memory import out_of_memory
 from xmclab.system.reading import read_json, read_json_lines
 from xmclab.system.tensors import write_tensors
@@ -158,14 +158,7 @@ def recipe_of(folder: Path) -> str:
 def _manifest(folder: Path) -> dict[str, Any]:
     """manifest.json; empty for a run of an earlier version, which has none."""
     file = folder / MANIFEST
-    if not file.is_file():
-        return {}
-    with damage_reported(file):
-        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        version, writer = int(manifest["format"]), str(manifest["xmclab"])
-        _ = [(str(name), entry["bytes"], entry["sha256"]) for name, entry in manifest["files"].items()]
-    refuse_newer(folder, version, FORMAT, writer)
-    return manifest
+    return read_manifest(file, FORMAT, CHANGED) if file.is_file() else {}
 
 
 def verify_run(folder: Path) -> None:
@@ -174,16 +167,17 @@ def verify_run(folder: Path) -> None:
     Raises:
         StorageError: names the first one.
     """
-    manifest = _manifest(folder)
-    for name in manifest.get("files", {}):
-        inside = Path(name).parts
-        if not inside or ".." in inside or Path(name).is_absolute():
-            raise StorageError(Problem(str(folder / MANIFEST), f"damaged: {name!r} is not a file in the folder"))
-        verify(folder, name, manifest["files"], MANIFEST, CHANGED)
+    files = _manifest(folder).get("files", {})
+    for name in files:
+        verify(folder, name, files, MANIFEST, CHANGED)
 
 
-def environment(config: Config, data: Dataset, device: torch.device) -> dict[str, Any]:
-    """Everything needed to reproduce the run."""
+def environment(config: Config, data: Dataset, device: torch.device, left_out: float = 0.0) -> dict[str, Any]:
+    """Everything needed to reproduce the run.
+
+    Args:
+        left_out: rate of the attention dropout that fused attention cannot have.
+    """
     packages = ("torch", "numpy", "scipy", "transformers", "faiss-cpu", "faiss-gpu")
     versions = {}
     for package in packages:
@@ -199,6 +193,7 @@ def environment(config: Config, data: Dataset, device: torch.device) -> dict[str
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(),
         "seed": config.settings.seed,
+        "dropout_left_out": left_out,
         "data": {"name": data.name, "sha256": data.fingerprint},
     }
 
@@ -218,7 +213,9 @@ def save_start(folder: Path, config: Config, data: Dataset, model: Model) -> Non
         (folder / ENCODER).mkdir(exist_ok=True)
         model.encoder.save_assets(folder / ENCODER)
     save_labels(folder, Labels(data.label_names, data.label_texts))
-    write_json(folder / ENVIRONMENT, environment(config, data, model.device))
+    write_json(
+        folder / ENVIRONMENT, environment(config, data, model.device, getattr(model.encoder, "left_out_dropout", 0.0))
+    )
     save_config(folder, config)
     seal(folder, config.recipe)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from xmclab import __version__
@@ -35,8 +35,10 @@ from xmclab.runs import store
 from xmclab.runs.store import damage_reported
 from xmclab.serve.predictor import Predictor
 from xmclab.serve.sentence_transformer import query_head, write_sentence_transformer
-from xmclab.system.files import new_folder, path_inside, sha256_of
+from xmclab.system.files import new_folder
+from xmclab.system.manifests import Files, described, read_manifest, verify
 from xmclab.system.reading import load_arrays, read_json
+from xmclab.system.tensors import write_tensors
 
 log = logging.getLogger("xmclab.serve")
 
@@ -67,7 +69,7 @@ def write_export(predictor: Predictor, run: Path, to: Path, index_type: str | No
             model.encoder.save_assets(folder / store.ENCODER)
         else:
             write_sentence_transformer(folder, model)
-        save_file(_own_weights(config, model, without=TRANSFORMER if head else None), folder / WEIGHTS)
+        write_tensors(folder / WEIGHTS, _own_weights(config, model, without=TRANSFORMER if head else None))
         if (run / store.SEARCH).is_dir():
             shutil.copytree(run / store.SEARCH, folder / store.SEARCH)
         (folder / VECTORS).mkdir()
@@ -88,9 +90,7 @@ def write_export(predictor: Predictor, run: Path, to: Path, index_type: str | No
             "index": _write_index(predictor, folder / INDEX, index_type),
             "trained": trained,
         }
-        manifest["files"] = {
-            path.relative_to(folder).as_posix(): _digest(path) for path in sorted(folder.rglob("*")) if path.is_file()
-        }
+        manifest["files"] = described(folder)
         store.write_json(folder / MANIFEST, manifest)
     return manifest
 
@@ -206,27 +206,11 @@ def _query_width(predictor: Predictor, head: str) -> int:
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     """index.json, with all its fields."""
-    try:
-        manifest = read_json(folder / MANIFEST)
-    except (OSError, ValueError) as error:
-        raise _damaged(folder, str(error)) from error
-    version = manifest.get("format") if isinstance(manifest, dict) else None
-    if not isinstance(version, int):
-        raise _damaged(folder, "no format version")
-    if version > FORMAT:
-        writer = f"written by xmclab {manifest.get('xmclab')}, format {version}; this is {__version__}, format {FORMAT}"
-        raise StorageError(Problem(str(folder), writer, "use a newer xmclab"))
+    manifest = read_manifest(folder / MANIFEST, FORMAT, AGAIN)
     for field, kinds in FIELDS.items():
         if not isinstance(manifest.get(field, ...), kinds):
             raise _damaged(folder, f"{field!r} is missing or invalid")
-    for name, entry in manifest["files"].items():
-        try:
-            path_inside(folder, name)
-        except ValueError as error:
-            raise _damaged(folder, f"the file name {name!r} {error}") from error
-        if not isinstance(entry, dict) or not isinstance(entry.get("bytes"), int):
-            raise _damaged(folder, f"the entry of {name} is invalid")
-    return dict(manifest)
+    return manifest
 
 
 def _check_manifest(folder: Path, manifest: dict[str, Any], predictor: Predictor) -> None:
@@ -249,18 +233,6 @@ def _damaged(folder: Path, what: str) -> StorageError:
     return StorageError(Problem(str(folder / MANIFEST), f"damaged: {what}", AGAIN))
 
 
-def _digest(path: Path) -> dict[str, Any]:
-    return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
-
-
-def _verify(folder: Path, name: str, files: dict[str, Any]) -> None:
+def _verify(folder: Path, name: str, files: Files) -> None:
     """Refuse a file that changed since it was written."""
-    path = folder / name
-    if not path.is_file():
-        raise StorageError(Problem(str(path), "missing", AGAIN))
-    expected, found = files.get(name, {}), _digest(path)
-    if found["bytes"] != expected.get("bytes"):
-        size = f"has {found['bytes']:,} bytes, {MANIFEST} says {expected.get('bytes', 0):,}"
-        raise StorageError(Problem(str(path), f"truncated or changed: {size}", AGAIN))
-    if found["sha256"] != expected.get("sha256"):
-        raise StorageError(Problem(str(path), f"changed: its sha256 does not match {MANIFEST}", AGAIN))
+    verify(folder, name, files, MANIFEST, AGAIN)

@@ -11,9 +11,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
-
 from xmclab.model.model import Model
+from xmclab.system.tensors import write_tensors
 
 MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 ACTIVATIONS = {"tanh": "torch.nn.modules.activation.Tanh", "none": "torch.nn.modules.linear.Identity"}
@@ -54,7 +53,7 @@ def write_sentence_transformer(folder: Path, model: Model) -> None:
     dense = {"in_features": linear.in_features, "out_features": linear.out_features, "bias": True}
     _write(folder / paths[2] / "config.json", dense | {"activation_function": ACTIVATIONS[activation]})
     weights = {f"linear.{key}": value.detach().cpu().contiguous() for key, value in linear.state_dict().items()}
-    save_file(weights, folder / paths[2] / "model.safetensors")
+    write_tensors(folder / paths[2] / "model.safetensors", weights)
 
 
 def _write(path: Path, document: Any) -> None:

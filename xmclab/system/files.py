@@ -78,14 +78,28 @@ def storage_errors(where: str, folder: Path | None = None, needed: int = 0) -> I
         yield
     except BrokenPipeError:
         raise
-    except OSError as error:
-        reason = f"cannot be written: {error.strerror or error}"
-        if error.errno not in NO_ROOM or folder is None:
-            raise StorageError(Problem(where, reason)) from error
-        sizes = f"{needed:,} bytes needed, " if needed else ""
-        free = f"{shutil.disk_usage(folder).free:,} bytes free"
-        hint = "free some space, or raise the quota"
-        raise StorageError(Problem(where, f"{reason} ({sizes}{free})", hint)) from error
+    except Exception as error:
+        if (found := as_os_error(error)) is None:
+            raise
+        raise StorageError(_problem(where, found, folder, needed)) from error
+
+
+def _problem(where: str, error: OSError, folder: Path | None, needed: int) -> Problem:
+    reason = f"cannot be written: {error.strerror or error}"
+    if error.errno not in NO_ROOM or folder is None:
+        return Problem(where, reason)
+    sizes = f"{needed:,} bytes needed, " if needed else ""
+    free = f"{shutil.disk_usage(folder).free:,} bytes free"
+    return Problem(where, f"{reason} ({sizes}{free})", "free some space, or raise the quota")
+
+
+def as_os_error(error: Exception) -> OSError | None:
+    """The error of the system: itself, or the one that an error of safetensors quotes; otherwise None."""
+    if isinstance(error, OSError):
+        return error
+    if type(error).__name__ != "SafetensorError" or not (found := re.search(r"os error (\d+)", str(error))):
+        return None
+    return OSError(int(found[1]), os.strerror(int(found[1])))
 
 
 def path_inside(folder: Path, name: str) -> Path:

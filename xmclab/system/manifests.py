@@ -8,7 +8,10 @@ from typing import Any
 
 from xmclab import __version__
 from xmclab.errors import Problem, StorageError
-from xmclab.system.files import sha256_of
+from xmclab.system.files import path_inside, sha256_of
+from xmclab.system.limits import BeyondLimit
+from xmclab.system.reading import read_json
+from xmclab.system.terminal import printable
 
 Files = Mapping[str, Mapping[str, Any]]  # name, relative to the folder -> bytes and sha256
 
@@ -24,16 +27,43 @@ def described(folder: Path, paths: Iterable[Path] | None = None) -> dict[str, di
     return {path.relative_to(folder).as_posix(): digest(path) for path in sorted(found) if path.is_file()}
 
 
-def refuse_newer(folder: Path, version: int, known: int, writer: str) -> None:
-    """Refuse a folder in a format of the future.
+def read_manifest(path: Path, known: int, hint: str) -> dict[str, Any]:
+    """A manifest in JSON whose `files` are inside its folder.
 
     Args:
-        version, writer: its format, and the version of xmclab that wrote it.
-        known: the newest format that can be read.
+        known: the newest `format` that can be read.
+        hint: what to do if it is damaged.
+
+    Raises:
+        StorageError: it cannot be read, or is of a newer format.
     """
+    try:
+        manifest = read_json(path)
+        if not isinstance(manifest, dict) or not isinstance(version := manifest.get("format"), int):
+            raise ValueError("no format version")
+        if version <= known:
+            _check_files(path.parent, manifest.get("files"))
+    except BeyondLimit as error:
+        raise StorageError(error.at(str(path))) from error
+    except (OSError, ValueError) as error:
+        raise StorageError(Problem(str(path), f"damaged: {error}", hint)) from error
     if version > known:
+        writer = printable(str(manifest.get("xmclab")))
         found = f"written by xmclab {writer}, format {version}; this is {__version__}, format {known}"
-        raise StorageError(Problem(str(folder), found, "use a newer xmclab"))
+        raise StorageError(Problem(str(path.parent), found, "use a newer xmclab"))
+    return manifest
+
+
+def _check_files(folder: Path, files: Any) -> None:
+    if not isinstance(files, dict):
+        raise ValueError("'files' is missing or invalid")
+    for name, entry in files.items():
+        try:
+            path_inside(folder, name)
+        except ValueError as error:
+            raise ValueError(f"the file name {name!r} {error}") from error
+        if not isinstance(entry, dict) or not isinstance(entry.get("bytes"), int):
+            raise ValueError(f"the entry of {name} is invalid")
 
 
 def verify(folder: Path, name: str, files: Files, manifest: str, hint: str, contents: bool = True) -> None:

@@ -1,10 +1,8 @@
-"""Tensor files: safetensors that appear whole, with the permissions of other files and plain errors."""
+"""Tensor files: safetensors that appear whole, with the permissions of other files."""
 
 from __future__ import annotations
 
-import errno
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,10 +16,8 @@ if TYPE_CHECKING:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write tensors of host memory, replacing an older file only once the new one is complete on disk.
 
-    Raises:
-        OSError: as of any file; the library has an error of its own for a full disk.
+    On a full disk the library raises an error of its own, which `storage_errors` knows.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
@@ -30,14 +26,5 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         permitted(temporary)
         synced(temporary)
         os.replace(temporary, path)
-    except SafetensorError as error:
-        raise as_os_error(error, path) from error
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def as_os_error(error: Exception, path: Path) -> OSError:
-    """The error of the system behind one of the library, which only quotes it."""
-    found = re.search(r"os error (\d+)", str(error))
-    number = int(found[1]) if found else errno.EIO
-    return OSError(number, os.strerror(number) if found else str(error), str(path))

@@ -17,12 +17,13 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from xmclab.api import LabelSpace, option
 from xmclab.evaluation.search import best, recall_rng
 from xmclab.evaluation.searches.heads import Heads
+from xmclab.system.tensors import write_tensors
 
 VOTE = "nn"
 FILE = "neighbours.safetensors"
@@ -63,7 +64,7 @@ class Neighbours(Heads):
             "labels": torch.from_numpy(targets.indices.astype(np.int32)),
             "num_labels": torch.tensor(targets.shape[1]),
         }
-        save_file(tensors, folder / FILE)
+        write_tensors(folder / FILE, tensors)
 
     def load(self, folder: Path, device: torch.device) -> None:
         tensors = load_file(folder / FILE)
