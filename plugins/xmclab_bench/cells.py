@@ -25,7 +25,7 @@ from xmclab.host import Config
 from xmclab.model.device import pick_device
 
 SURROUNDINGS = ("cli", "serve")  # packages that no number depends on
-WITHOUT_EFFECT = ("profile", "tracker")
+WITHOUT_EFFECT = ("checkpoint", "profile", "resume", "tracker")
 
 
 class Keys:

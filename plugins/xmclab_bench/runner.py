@@ -107,10 +107,14 @@ def run_cell(job: Job, launch: Launch, stop: Watch | None = None) -> LeftOut | N
         with FileLock(f"{job.folder}.lock"):
             if job.done:
                 return None
-            shutil.rmtree(job.folder, ignore_errors=True)  # left by an interrupted run
             log = job.folder.with_suffix(".log")
             command = [sys.executable, "-m", "xmclab", "run", *job.cell.overrides, "--out", str(job.folder)]
+            command += ["--resume", "auto"]  # of what an interrupted run left
+            command += [] if stop is None else ["checkpoint.every=0"]  # what is stopped is not continued
             code = launch(command, log, stop)
+            if code == StorageError.exit_code and job.folder.exists():  # it cannot be continued
+                shutil.rmtree(job.folder, ignore_errors=True)
+                code = launch(command, log, stop)
             if code == 0 and job.done:
                 log.unlink(missing_ok=True)
                 return None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from xmclab.data import open_dataset
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
-from xmclab.runs.advice import advice
+from xmclab.runs.advice import advice, closing_advice
+from xmclab.runs.run import run
 from xmclab.training.trainer import Trainer
 
 
@@ -83,3 +87,38 @@ def test_more_than_there_is_gets_a_note(overrides: list[str], expected: str) -> 
     assert expected in notes("head.clf.dim=32", *overrides)
     less = [word.replace("923", "922").replace("1263", "1262") for word in overrides]
     assert not [text for text in notes("head.clf.dim=32", *less) if "there are only" in text]
+
+
+def step(epoch: int, **terms: float) -> dict[str, Any]:
+    return {"event": "step", "epoch": epoch, "terms": {name.replace("_", "/"): value for name, value in terms.items()}}
+
+
+def test_a_term_that_has_not_moved_is_noted() -> None:
+    records = [
+        {"event": "start"},
+        step(0, de_ds=2.0, clf_bce=0.5),
+        step(0, de_ds=4.0, clf_bce=0.7),
+        step(1, de_ds=9.0, clf_bce=9.0),
+        step(2, de_ds=2.5, clf_bce=0.601),
+    ]
+    [text] = closing_advice(records, {}, {})
+    assert text.startswith("loss.clf: bce has not moved (0.6 in the first epoch, 0.601 in the last)")
+    assert closing_advice(records[:3], {}, {}) == [], "one epoch says nothing"
+
+
+def test_a_head_below_a_baseline_is_noted() -> None:
+    metrics = {"de": {"P@1": 20.0}, "clf": {"P@1": 40.0}, "de+clf": {"P@1": 10.0}}
+    baselines = {"tfidf_labels": {"P@1": 12.0}, "tfidf_neighbours": {"P@1": 30.0}}
+    [text] = closing_advice([], metrics, baselines)
+    assert text.startswith("de: P@1 20.00 is below that of tfidf_neighbours (30.00), which is not trained")
+    assert closing_advice([], metrics, {}) == []
+
+
+def test_a_run_ends_with_its_notes(tmp_path: Path) -> None:
+    said = io.StringIO()
+    overrides = ["data=tiny", "encoder.dim=8", "head.de.dim=8", "head.clf.dim=8", "epochs=2", "encoder.lr=1e-9"]
+    config = resolve([*overrides, "head.de.lr=1e-9", "head.clf.lr=1e-9", "head.clf.table_lr=1e-9"], default_registry())
+    result = run(config, tmp_path / "run", Console(file=said, width=300))
+    assert len(result.document["notes"]) > 2
+    for text in result.document["notes"]:
+        assert f"note: {text}\n" in said.getvalue()

@@ -1,14 +1,17 @@
-"""What to tell users before training starts: choices that will run, but not do what they seem to."""
+"""What to tell users about a run: before it, choices that do not do what they seem to; at its end, what failed."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from xmclab.errors import XmclabError
 from xmclab.host.config import Config
 from xmclab.host.resolver import resolve
+from xmclab.host.schema import HEADS
 from xmclab.model.tables import RowTable
 from xmclab.training.trainer import Trainer
 
@@ -89,4 +92,49 @@ def _rows(trainer: Trainer) -> Iterator[str]:
             yield (
                 f"head.{name}: {trainer.steps} steps at a rate of {table.lr:g} hardly move random label rows; "
                 f"start them from texts (head.{name}.rows=texts+queries), raise head.{name}.table_lr or train longer"
+            )
+
+
+STILL = 0.005  # relative change of a term that has not moved
+Scores = Mapping[str, Mapping[str, float]]  # row -> metric -> percent
+
+
+def closing_advice(records: Iterable[Mapping[str, Any]], metrics: Scores, baselines: Scores) -> list[str]:
+    """Notes on a run that has ended: terms that have not moved, and heads that a baseline beats.
+
+    Args:
+        records: those of all steps, as trackers get them.
+    """
+    return [*_still(records), *_below(metrics, baselines)]
+
+
+def _still(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Terms whose mean of the last epoch is that of the first."""
+    sums: dict[int, Counter[str]] = {}
+    steps: Counter[int] = Counter()
+    for record in records:
+        if record["event"] == "step" and record["terms"]:
+            steps[record["epoch"]] += 1
+            sums.setdefault(record["epoch"], Counter()).update(record["terms"])
+    if len(sums) < 2:
+        return
+    first, last = min(sums), max(sums)
+    for name, total in sums[first].items():
+        before, after = total / steps[first], sums[last][name] / steps[last]
+        if abs(after - before) <= STILL * abs(before):
+            head, _, term = name.partition("/")
+            means = f"{before:.4g} in the first epoch, {after:.4g} in the last"
+            yield f"loss.{head}: {term} has not moved ({means}); raise its weight or a learning rate, or leave it out"
+
+
+def _below(metrics: Scores, baselines: Scores) -> Iterator[str]:
+    """Heads that find less than a method without training."""
+    known = {name: row["P@1"] for name, row in baselines.items() if "P@1" in row}
+    best = max(known, key=lambda name: known[name], default=None)
+    for name in HEADS:
+        found = metrics.get(name, {}).get("P@1")
+        if best is not None and found is not None and found < known[best]:
+            yield (
+                f"{name}: P@1 {found:.2f} is below that of {best} ({known[best]:.2f}), which is not trained; "
+                "train longer or with a higher learning rate, or check the data"
             )

@@ -22,7 +22,7 @@ from xmclab.evaluation.report import print_table
 from xmclab.host.config import Config
 from xmclab.model.device import describe, deterministic, pick_device
 from xmclab.runs import store
-from xmclab.runs.advice import advice
+from xmclab.runs.advice import advice, closing_advice
 from xmclab.runs.best import BestEpoch, check_choice
 from xmclab.runs.checkpoints import FOLDER as CHECKPOINTS
 from xmclab.runs.checkpoints import Checkpoints, Found
@@ -149,6 +149,9 @@ class _Job:
             if profile.on:
                 result.document["profile"] = profile.summary()
                 profile.print_table(self.console)
+            result.document["notes"] = closing_advice(store.records(folder), test.metrics, baselines)
+            for text in result.document["notes"]:
+                note(self.console, f"note: {text}")
             store.write_json(folder / store.RESULT, result.document)
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
         return result

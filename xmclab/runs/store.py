@@ -220,6 +220,13 @@ def save_start(folder: Path, config: Config, data: Dataset, model: Model) -> Non
     seal(folder, config.recipe)
 
 
+def records(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """The records of a run, as far as its tracker could write them."""
+    if (folder / RECORDS).is_file():
+        with damage_reported(folder / RECORDS):
+            yield from read_json_lines(folder / RECORDS, complete=True)
+
+
 def rewind(folder: Path, size: int) -> None:
     """Cut the records off after this many bytes, and drop what was found out about a failure."""
     with storage_errors(str(folder), folder):
