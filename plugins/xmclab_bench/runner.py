@@ -108,9 +108,9 @@ def run_cell(job: Job, launch: Launch, stop: Watch | None = None) -> LeftOut | N
             if job.done:
                 return None
             log = job.folder.with_suffix(".log")
-            command = [sys.executable, "-m", "xmclab", "run", *job.cell.overrides, "--out", str(job.folder)]
-            command += ["--resume", "auto"]  # of what an interrupted run left
+            command = [sys.executable, "-m", "xmclab", "run", *job.cell.overrides]
             command += [] if stop is None else ["checkpoint.every=0"]  # what is stopped is not continued
+            command += ["--resume", "auto", "--out", str(job.folder)]  # an interrupted run goes on
             code = launch(command, log, stop)
             if code == StorageError.exit_code and job.folder.exists():  # it cannot be continued
                 shutil.rmtree(job.folder, ignore_errors=True)

@@ -33,7 +33,7 @@ def planted(quality: Quality, epochs: bool = False, seconds: float = 0.0) -> Cal
     @contextlib.contextmanager
     def processes(threads: int) -> Iterator[Launch]:
         def launch(command: Sequence[str], log: Path, stop: Watch | None = None) -> int:
-            *overrides, _, folder = command[command.index("run") + 1 :]
+            overrides, folder = [word for word in command if "=" in word], command[-1]
             config = resolve(overrides, default_registry()).to_dict()
             log.touch()
             time.sleep(seconds)

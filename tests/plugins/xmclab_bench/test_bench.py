@@ -74,7 +74,7 @@ def _in_this_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReq
 @contextlib.contextmanager
 def trainer_in_this_process(threads: int) -> Iterator[runner.Launch]:
     def launch(command: Sequence[str], log: Path, stop: runner.Watch | None = None) -> int:
-        *overrides, _, folder = command[command.index("run") + 1 :]
+        overrides, folder = [word for word in command if "=" in word], command[-1]
         log.touch()
         train(resolve(overrides, default_registry()), Path(folder), Console(quiet=True))
         return 0
