@@ -1,4 +1,4 @@
-"""The command line: `xmclab run`, `predict`, `eval`, `export`, `parts`, `recipes`; plugins add others.
+"""The command line: `xmclab run`, `plan`, `predict`, `eval`, `export`, `parts`, `recipes`; plugins add others.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 usage or config, 3 data, 4 plugin,
 5 diverged, 6 out of memory, 7 storage, 130 interrupted, 141 stdout was closed.
@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from xmclab import __version__
-from xmclab.cli import export, predict
+from xmclab.cli import export, plan, predict
 from xmclab.cli.commands import Commands
 from xmclab.cli.common import Json, print_files, print_json, registry_with, without_plugins
 from xmclab.errors import XmclabError
@@ -144,6 +144,7 @@ def _train(config: Any, out: Path | None, as_json: bool) -> None:
         print_result(Console(), result)
 
 
+app.command()(plan.plan)
 app.command()(predict.predict)
 app.command("eval")(predict.evaluate)
 app.command()(export.export)

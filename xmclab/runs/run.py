@@ -31,6 +31,7 @@ from xmclab.runs.best import BestEpoch, check_choice
 from xmclab.runs.display import Display
 from xmclab.runs.observers import observed
 from xmclab.runs.profile import Profile
+from xmclab.runs.sizes import shortages
 from xmclab.system.progress import note
 from xmclab.training.loop import Log, fit
 from xmclab.training.trainer import Trainer
@@ -115,6 +116,8 @@ def train(trainer: Trainer, log: Log, test: Queries, best: BestEpoch | None, fol
             note(console, f"{name}: scores all labels {how}")
     for text in advice(trainer):
         note(console, f"note: {text}")
+    for text in shortages(trainer, folder):
+        note(console, f"warning: {text}")
     with Display(console, settings.epochs, trainer.steps, settings.validate.metric) as display:
 
         def tell(record: Any) -> None:

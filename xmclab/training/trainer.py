@@ -136,12 +136,17 @@ class Trainer:
     @property
     def needs_views(self) -> bool:
         """Whether the sampler or the miner needs views."""
-        return self.sampler.needs_view or self._mines
+        return self.sampler.needs_view or self.mines
 
     @property
-    def _mines(self) -> bool:
+    def mines(self) -> bool:
         """Whether mined negatives are used; a pool of all labels already has them."""
         return self.miner.needs_view and self.settings.pool.eta > 0 and not self.all_labels
+
+    @property
+    def view_head(self) -> str:
+        """The head whose vectors are in a view."""
+        return "de" if "de" in self.objectives else self.model.head_names[0]
 
     def refresh(self, epoch: int) -> View:
         """Encode all queries and labels with the current model, and mine negatives from that view."""
@@ -150,12 +155,12 @@ class Trainer:
 
     def _refresh(self, epoch: int) -> View:
         chunk = self.settings.encode.search_chunk
-        head = "de" if "de" in self.objectives else self.model.head_names[0]
+        head = self.view_head
         queries = self.model.query_vectors(self.query_tokens, chunk, [head])[head]
         labels = self.model.label_vectors(self.label_tokens, chunk, [head])[head]
         queries = with_constant(queries, labels)
         view = View(epoch, queries.cpu().numpy(), labels.cpu().numpy(), str(self.device))
-        if self._mines:
+        if self.mines:
             depth = self.settings.pool.eta * self.settings.refresh_every
             self.miner.refresh(view, self.exclude_NL, depth, self.keys)
         return view

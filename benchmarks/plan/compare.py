@@ -1,0 +1,140 @@
+"""`make bench-plan`: what `xmclab plan` says beside what the run then takes.
+
+python benchmarks/plan/compare.py [--rounds 2] [--only NAME]
+
+Each plan and each run is a process of its own, a plan directly followed by its run. Other work on the machine slows
+either of them, so every pair is measured more than once and shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "speed"))
+BERT = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 192}
+SIZES = ("--train", "100000", "--test", "5000", "--labels", "200000")
+NARROW = ("encoder.dim=64", "head.de.dim=64", "head.clf.dim=64")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A configuration."""
+
+    name: str
+    overrides: tuple[str, ...]
+
+
+def cases(folder: Path) -> list[Case]:
+    bert, synthetic = f"encoder.model={folder / 'bert'}", f"data={folder / 'synthetic'}"
+    often = ("epochs=2", "refresh_every=1")
+    return [
+        Case("unidec, debian", ("recipe=unidec", "data=debian", "epochs=2")),
+        Case("unidec_transformer, debian", ("recipe=unidec_transformer", bert, "data=debian", *often)),
+        Case("unidec, 200,000 labels", ("recipe=unidec", synthetic, *often, *NARROW, "baseline=none")),
+    ]
+
+
+def make_bert(folder: Path) -> None:
+    """A small random BERT that knows the words of the embedded data."""
+    import torch
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    from xmclab.data import open_dataset
+    from xmclab.host import default_registry
+
+    folder.mkdir()
+    texts = open_dataset("debian", "title", default_registry()).label_texts
+    words = sorted({word for text in texts for word in text.lower().split() if word.isalpha()})
+    letters = [mark + chr(code) for code in range(33, 127) for mark in ("", "##")]
+    vocabulary = list(dict.fromkeys(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *letters, *words]))
+    (folder / "vocab.txt").write_text("\n".join(vocabulary), encoding="utf-8")
+    BertTokenizerFast(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    torch.manual_seed(0)
+    BertModel(BertConfig(vocab_size=len(vocabulary), **BERT)).save_pretrained(folder)
+
+
+def xmclab(*words: str) -> Any:
+    """The JSON document of a command."""
+    done = subprocess.run(
+        [sys.executable, "-m", "xmclab", *words, "--json"], stdout=subprocess.PIPE, text=True, check=True, timeout=3600
+    )
+    return json.loads(done.stdout)
+
+
+def measure(case: Case, out: Path, round_: int) -> dict[str, Any]:
+    """A plan, then its run."""
+    planned = xmclab("plan", *case.overrides)
+    ran = xmclab("run", *case.overrides, "--out", str(out))
+    parts = {part["name"]: part["seconds"] * part["times"] for part in planned["seconds"]["parts"]}
+    row = {
+        "case": case.name,
+        "round": round_ + 1,
+        "planned": {
+            "epoch": planned["seconds"]["epoch"],
+            "total": planned["seconds"]["total"],
+            "memory": planned["memory"]["host"]["peak"],
+            "disk": planned["disk"]["total"],
+        },
+        "actual": {
+            "epoch": ran["seconds"]["train"] / planned["epochs"],
+            "total": ran["seconds"]["total"],
+            "memory": ran["memory"]["peak"],
+            "disk": sum(file.stat().st_size for file in out.rglob("*") if file.is_file()),
+        },
+        "parts": {"planned": parts, "actual": ran["seconds"]},
+    }
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Planned, actual and their ratio."""
+    units = {"epoch": (1, "s"), "total": (1, "s"), "memory": (2**30, "GiB"), "disk": (2**20, "MiB")}
+    titles = ("an epoch", "the whole run", "peak memory", "disk")
+    lines = [f"| run | round | {' | '.join(titles)} |", "|---|---|---|---|---|---|"]
+    for row in rows:
+        cells = []
+        for name, (unit, word) in units.items():
+            planned, actual = row["planned"][name] / unit, row["actual"][name] / unit
+            digits = 2 if word == "GiB" else 1
+            cells.append(f"{planned:.{digits}f} / {actual:.{digits}f} {word}, **{planned / actual:.2f}**")
+        lines.append(f"| {row['case']} | {row['round']} | {' | '.join(cells)} |")
+    return "Planned / actual, **ratio**.\n\n" + "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", default="", help="cases with this in their name")
+    given = parser.parse_args()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    from run import machine
+
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.environ["XMCLAB_CACHE"] = "off"  # a plan caches nothing: neither shall its run
+        make_bert(folder / "bert")
+        xmclab("synthetic", str(folder / "synthetic"), *SIZES)
+        chosen = [case for case in cases(folder) if given.only in case.name]
+        for number, case in enumerate(chosen):
+            for round_ in range(given.rounds):
+                rows.append(measure(case, folder / f"run-{number}-{round_}", round_))
+    if not given.only:
+        (HERE / "results.json").write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n", "utf-8")
+        (HERE / "results.md").write_text(table(rows), "utf-8")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
