@@ -20,7 +20,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "speed"))
-BERT = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 192}
+BERT = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
 SIZES = ("--train", "100000", "--test", "5000", "--labels", "200000")
 NARROW = ("encoder.dim=64", "head.de.dim=64", "head.clf.dim=64")
 

@@ -97,7 +97,9 @@ def _memory(found: Plan, place: Place) -> Table:
     for part in (part for part in found.memory if part.place == place):
         when = "always" if part.phase == "always" else f"in {part.phase}" if part.phase != "start" else "at the start"
         style = "" if found.counts(part) else "dim"
-        table.add_row(part.name, size(part.bytes), when + ("" if found.counts(part) else ", below the peak"), style=style)
+        table.add_row(
+            part.name, size(part.bytes), when + ("" if found.counts(part) else ", below the peak"), style=style
+        )
     table.add_row(*_total(found.peak(place), found.free[place], "peak"), "", style="bold")
     return table
 
@@ -111,8 +113,12 @@ def _total(number: int, free: int | None, name: str = "total") -> tuple[str, str
 def _time(found: Plan) -> Table:
     table = _table("time", "", "")
     for span in (*found.others[:1], *found.training, *found.others[1:]):
-        table.add_row(span.name, duration(span.total), f"{span.times} × {duration(span.seconds)}" if span.times > 1 else "")
-    table.add_row("training", duration(found.train_seconds), f"{duration(found.train_seconds / found.epochs)} per epoch")
+        table.add_row(
+            span.name, duration(span.total), f"{span.times} × {duration(span.seconds)}" if span.times > 1 else ""
+        )
+    table.add_row(
+        "training", duration(found.train_seconds), f"{duration(found.train_seconds / found.epochs)} per epoch"
+    )
     table.add_row("total", duration(found.total_seconds), style="bold")
     return table
 

@@ -166,10 +166,15 @@ def plan(config: Config, console: Console | None = None, folder: Path | None = N
     needed: tuple[Place, ...] = ("host", "device")
     warnings = lacking if found is None else [_does_not_fit(parts, place, room[place]) for place in needed]
     total = sum(file.bytes for file in disk)
-    data = opened.whole
+    data, queries = opened.whole, len(opened.training.train)
     return Plan(
         recipe=config.recipe,
-        data={"name": data.name, "train": len(opened.training.train), "test": len(data.test), "labels": data.num_labels},
+        data={
+            "name": data.name,
+            "train": queries,
+            "test": len(data.test),
+            "labels": data.num_labels,
+        },
         device=str(device),
         epochs=settings.epochs,
         steps=trainer.steps,
@@ -226,6 +231,7 @@ class _Rehearsal:
             if validation:
                 self.validation_queries = len(validation.test)
                 self.validation = rehearsal.evaluation(config, trainer, validation)
+        self.result = sizes.result_bytes(trainer)
         with peaks.of("baselines", without=held):
             measured = opened.whole if self.settings.evaluate.test or not validation else validation
             self.baselines = rehearsal.baselines(config, measured)
@@ -263,14 +269,15 @@ def _times(epochs: int, every: int) -> int:
 
 def _measured_parts(computed: list[Part], found: _Rehearsal) -> list[Part]:
     """The parts of every phase up to what it was seen to hold, and what it held beyond them."""
-    searched = sum(part.bytes for part in computed if part.name == "training queries of the search")
     lasting = [part for part in computed if part.phase == "always"]
     here = [p for p in lasting if p.place == "host" and (p.held or p.name.startswith("optimizer"))]
     program = Part("program, libraries, vocabulary", max(found.base - sum(part.bytes for part in here), 0), held=True)
     parts = [program, *lasting]
     for phase, name in REST.items():
-        extra = {"evaluation": found.evaluation.rankings, "baselines": searched}.get(phase, 0)
-        seen: dict[Place, int] = {"host": found.peaks.host[phase] - found.base + extra} if phase in found.peaks.host else {}
+        extra = {"evaluation": found.evaluation.rankings, "baselines": found.result}.get(phase, 0)
+        seen: dict[Place, int] = (
+            {"host": found.peaks.host[phase] - found.base + extra} if phase in found.peaks.host else {}
+        )
         if phase in found.peaks.on_device:
             seen["device"] = found.peaks.on_device[phase]
         for place, left in seen.items():
@@ -278,7 +285,6 @@ def _measured_parts(computed: list[Part], found: _Rehearsal) -> list[Part]:
                 parts.append(dataclasses.replace(part, bytes=min(part.bytes, max(left, 0))))
                 left -= part.bytes
             parts.append(Part(name, max(left, 0), place, phase, lower=_lower(phase)))
-    parts += [part for part in computed if part.phase == "saving"]
     return [part for part in parts if part.bytes]
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xmclab.api import Dataset, Index, Ragged, Split, View
+from xmclab.api import Baseline, Dataset, Index, Ragged, Split, View
 from xmclab.data.holdout import take
 from xmclab.evaluation.scoring import Evaluator
 from xmclab.evaluation.search import Space, rank
@@ -35,6 +36,7 @@ WARM_UP, FEWEST, MOST = 3, 5, 30  # steps before those that count, and how many 
 STEP_SECONDS = 6.0  # more steps are measured until then
 ENCODE_SECONDS = 20.0  # texts are all encoded if that takes no longer
 MINED, RANKED, WARM, COMPARED = 4096, 1024, 64, 512  # queries of the samples
+SMALL = 100_000  # texts of a set whose baselines are not sampled
 Encode = Callable[[Ragged], Vectors]
 
 
@@ -244,15 +246,22 @@ class Builder:
 
 
 def baselines(config: Config, data: Dataset) -> float:
-    """Seconds of all baselines, from two samples of the test queries."""
+    """Seconds of all baselines; for large sets, from two samples of the test queries."""
     depth, number, total = config.settings.evaluate.depth, len(data.test), 0.0
+    whole = len(data.train) + data.num_labels + number <= SMALL
+    sizes = [number] if whole or number <= WARM else [WARM, min(COMPARED, number)]
+    samples = [dataclasses.replace(data, test=take(data.test, spread(number, size))) for size in sizes]
     for each in config.make_all("baseline").values():
-        found = []
-        for size in dict.fromkeys(min(size, number) for size in (WARM, COMPARED)):
-            sample = dataclasses.replace(data, test=take(data.test, np.linspace(0, number - 1, size).astype(np.int64)))
-            evaluator = Evaluator.of_data(sample)
-            found.append((size, timed(lambda s=sample, e=evaluator: e.metrics(each.rank(s, depth)))[1]))  # noqa: B023
-        (few, short), (many, long) = found[0], found[-1]
-        slope = max(long - short, 0.0) / (many - few) if many > few else 0.0
-        total += short + slope * (number - few)
+        seconds = [timed(partial(_rank_and_score, each, sample, depth))[1] for sample in samples]
+        slope = max(seconds[-1] - seconds[0], 0.0) / max(sizes[-1] - sizes[0], 1)
+        total += seconds[0] + slope * (number - sizes[0])
     return total
+
+
+def spread(number: int, size: int) -> NDArray[np.int64]:
+    """This many rows, at equal distances."""
+    return np.linspace(0, number - 1, size).astype(np.int64)
+
+
+def _rank_and_score(baseline: Baseline, data: Dataset, depth: int) -> None:
+    Evaluator.of_data(data).metrics(baseline.rank(data, depth))

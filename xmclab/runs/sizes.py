@@ -27,8 +27,9 @@ from xmclab.system import memory
 from xmclab.training.trainer import Trainer
 
 Place = Literal["host", "device"]  # on a CPU they are one, and everything is on the host
-Phase = Literal["always", "start", "training", "refresh", "evaluation", "baselines", "saving"]
+Phase = Literal["always", "start", "training", "refresh", "evaluation", "baselines"]
 FLOAT, ID = 4, 8
+UNITS = ("B", 0), ("KiB", 0), ("MiB", 1), ("GiB", 2), ("TiB", 2)  # with the digits that are shown
 
 LOWER_TABLES = (
     "head.clf.table_dtype=bfloat16, head.clf.table=adagrad or sgd, encoder.table=adagrad or sgd, or a smaller dim"
@@ -167,10 +168,7 @@ def memory_parts(trainer: Trainer) -> list[Part]:
         Part("score block", score_bytes(trainer), where, "training", lower=LOWER_STEP),
         *refresh_parts(trainer, where),
         *evaluation_parts(trainer, where),
-        Part("training queries of the search", searched_bytes(trainer), where, "saving", lower="search=heads"),
     ]
-    if trainer.settings.keep_model:  # safetensors makes bytes of all tensors before it writes
-        parts.append(Part("weights as bytes", model_bytes(trainer.model), "host", "saving", lower="keep_model=false"))
     if trainer.settings.validate.on:
         parts.append(Part("weights of the best epoch", model_bytes(trainer.model), lower=LOWER_TABLES))
     if checkpoints(trainer):
@@ -192,7 +190,9 @@ def refresh_parts(trainer: Trainer, where: Place) -> Iterator[Part]:
     if trainer.mines:
         sizes = len(trainer.data.train), trainer.data.num_labels, view_width(trainer)
         yield Part("index for mining", index_bytes(trainer.config, *sizes), phase="refresh", lower=lower)
-        found = min(len(trainer.data.train) * trainer.settings.pool.eta * trainer.settings.refresh_every, RESULTS_AT_ONCE)
+        found = min(
+            len(trainer.data.train) * trainer.settings.pool.eta * trainer.settings.refresh_every, RESULTS_AT_ONCE
+        )
         yield Part("search results", found * (ID + FLOAT), where, "refresh", lower="pool.eta or refresh_every")
 
 
@@ -202,10 +202,21 @@ def evaluation_parts(trainer: Trainer, where: Place) -> Iterator[Part]:
     width = sum(search_width(trainer, name) for name in names)
     vectors = (len(data.test) + data.num_labels) * width * FLOAT + 2 * searched_bytes(trainer)
     yield Part("vectors of the evaluation", vectors, where, "evaluation", lower=LOWER_VECTORS)
+    yield Part("result of the evaluation", result_bytes(trainer), where, "baselines", lower="search=heads")
     index = index_bytes(trainer.config, len(data.test), data.num_labels, width)
     yield Part("index of the evaluation", index, phase="evaluation", lower=LOWER_VECTORS)
-    found = len(trainer.config.make("search").names(names)) * len(data.test) * trainer.settings.evaluate.depth * (ID + FLOAT)
-    yield Part("rankings", found, phase="evaluation", lower="evaluate.depth")
+    yield Part("rankings", ranking_bytes(trainer), phase="evaluation", lower="evaluate.depth")
+
+
+def ranking_bytes(trainer: Trainer) -> int:
+    """The rankings of all searches, which are kept until the end."""
+    names = trainer.config.make("search").names(trainer.model.head_names)
+    return len(names) * len(trainer.data.test) * trainer.settings.evaluate.depth * (ID + FLOAT)
+
+
+def result_bytes(trainer: Trainer) -> int:
+    """What an evaluation leaves: its rankings and its search."""
+    return ranking_bytes(trainer) + searched_bytes(trainer)
 
 
 def searched_bytes(trainer: Trainer) -> int:
@@ -345,5 +356,6 @@ def refuse_too_large(config: Config, data: Dataset) -> None:
 
 def size(number: float) -> str:
     """Bytes for people: 1.5 GiB."""
-    power = min(int(math.log2(max(number, 1)) / 10), 4)
-    return f"{number / 1024**power:.{0 if power < 2 else 1 if power == 2 else 2}f} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+    power = min(int(math.log2(max(number, 1)) / 10), len(UNITS) - 1)
+    unit, digits = UNITS[power]
+    return f"{number / 1024**power:.{digits}f} {unit}"
