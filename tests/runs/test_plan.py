@@ -6,14 +6,12 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
 
 from xmclab.errors import MemoryLimitError
 from xmclab.host.config import Config
-from xmclab.host.registry import default_registry
 from xmclab.runs import plan as plans
 from xmclab.runs import rehearsal
 from xmclab.runs.plan import Plan, plan
@@ -161,7 +159,3 @@ def test_a_run_warns_as_well(
     said = io.StringIO()
     run(small_config(), tmp_path / "run", Console(file=said))
     assert "warning: memory: at least " in said.getvalue()
-
-
-def test_the_registry_is_that_of_the_config(small_config: Callable[..., Any]) -> None:
-    assert small_config().registry is default_registry()

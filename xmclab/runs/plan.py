@@ -6,10 +6,12 @@ a few of its steps, and samples of the rest. See `rehearsal.py`. Nothing is writ
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -188,15 +190,14 @@ def plan(config: Config, console: Console | None = None, folder: Path | None = N
     )
 
 
-class _nothing_kept:
+@contextlib.contextmanager
+def _nothing_kept() -> Iterator[None]:
     """A step that diverges is reported as in a run, but leaves no record."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, DivergedError):
-            error.details = None
+    try:
+        yield
+    except DivergedError as error:
+        error.details = None
+        raise
 
 
 class _Rehearsal:
