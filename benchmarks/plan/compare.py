@@ -103,7 +103,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     units = {"epoch": (1, "s"), "total": (1, "s"), "memory": (2**30, "GiB"), "disk": (2**20, "MiB")}
     titles = ("an epoch", "the whole run", "peak memory", "disk")
     lines = [f"| run | round | {' | '.join(titles)} |", "|---|---|---|---|---|---|"]
-    for row in rows:
+    for row in sorted(rows, key=lambda row: str(row["case"])):
         cells = []
         for name, (unit, word) in units.items():
             planned, actual = row["planned"][name] / unit, row["actual"][name] / unit
@@ -123,19 +123,20 @@ def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     from run import machine
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["XMCLAB_CACHE"] = "off"  # a plan caches nothing: neither shall its run
         make_bert(folder / "bert")
         xmclab("synthetic", str(folder / "synthetic"), *SIZES)
         chosen = [case for case in cases(folder) if given.only in case.name]
-        for number, case in enumerate(chosen):
-            for round_ in range(given.rounds):
+        for round_ in range(given.rounds):
+            for number, case in enumerate(chosen):
                 rows.append(measure(case, folder / f"run-{number}-{round_}", round_, given.wall))
-    if not given.only and not given.wall:
-        (HERE / "results.json").write_text(json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n", "utf-8")
-        (HERE / "results.md").write_text(table(rows), "utf-8")
+                if not given.only and not given.wall:
+                    document = {"machine": machine(), "rows": rows}
+                    (HERE / "results.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+                    (HERE / "results.md").write_text(table(rows), "utf-8")
     print(table(rows))
 
 
