@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: run test lint install bench-quality bench-speed bench-index bench-million bench-data bench-pml bench-results clean
+.PHONY: run test lint install bench-quality bench-speed bench-index bench-plan bench-million bench-data bench-pml bench-results clean
 
 run: install  ## train UniDEC on the embedded data and print its table
 	$(BIN)/xmclab run recipe=unidec loss.clf=ds+bce
@@ -30,6 +30,9 @@ bench-speed: install  ## every speed goal beside its alternatives: benchmarks/sp
 
 bench-index: install  ## exact and approximate search, and what index=auto makes of them: benchmarks/index/results.md
 	$(BIN)/python benchmarks/index/compare.py
+
+bench-plan: install  ## what `xmclab plan` says beside what the run takes: benchmarks/plan/results.md
+	$(BIN)/python benchmarks/plan/compare.py
 
 MILLION := runs/million-data
 

@@ -1,4 +1,4 @@
-"""The command line: `xmclab run`, `predict`, `eval`, `export`, `replay`, `parts`, `recipes`; plugins add others.
+"""The command line: `run`, `plan`, `predict`, `eval`, `export`, `replay`, `parts` and `recipes`; plugins add others.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 usage or config, 3 data, 4 plugin,
 5 diverged, 6 out of memory, 7 storage, 129, 130 and 143 stopped by SIGHUP, SIGINT and SIGTERM, 141 stdout was closed.
@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from xmclab import __version__
-from xmclab.cli import export, predict, replay
+from xmclab.cli import export, plan, predict, replay
 from xmclab.cli.commands import Commands
 from xmclab.cli.common import Json, Trust, print_files, print_json, registry_with, without_plugins
 from xmclab.errors import ConfigError, MemoryLimitError, Problem, Stopped, XmclabError
@@ -215,6 +215,7 @@ def _train(config: Any, out: Path | None, as_json: bool, resume: bool, strict: b
         print_result(Console(), result)
 
 
+app.command()(plan.plan)
 app.command()(predict.predict)
 app.command("eval")(predict.evaluate)
 app.command()(export.export)

@@ -33,7 +33,7 @@ KINDS = (
     "baseline",
 )
 # The built-in commands; plugins cannot use these names.
-COMMANDS = ("run", "predict", "eval", "export", "replay", "parts", "recipes")
+COMMANDS = ("run", "plan", "predict", "eval", "export", "replay", "parts", "recipes")
 
 
 @dataclass(frozen=True)

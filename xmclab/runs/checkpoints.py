@@ -29,6 +29,7 @@ from xmclab.kernels.pages import in_large_pages
 from xmclab.runs.best import BestEpoch
 from xmclab.runs.shards import TEMPORARY, read_manifest, read_rows, read_tensors, write_folder
 from xmclab.runs.store import RECORDS, damage_reported
+from xmclab.system import usage
 from xmclab.system.files import storage_errors
 from xmclab.system.signals import Signals
 from xmclab.training.loop import Guard, Position
@@ -179,9 +180,18 @@ class Checkpoints(Guard):
             return
         self._join()
         started = time.perf_counter()
-        state = self._copied(state_of(self.trainer))
+        state = state_of(self.trainer)
         self.saved, self._last = held.at, started
-        self._job = self._thread.submit(self._write, held, state, time.perf_counter() - started)
+        if self._copies_fit(state):
+            copy = self._copied(state)
+            self._job = self._thread.submit(self._write, held, copy, time.perf_counter() - started)
+        else:
+            self._write(held, state, 0.0)
+
+    def _copies_fit(self, state: TrainingState) -> bool:
+        """Whether memory has room for a copy; on a CPU training can wait for the write instead."""
+        free = usage.free()
+        return bool(self._buffers) or self.trainer.device.type != "cpu" or free is None or 2 * state.bytes <= free
 
     def save_here(self) -> None:
         """Save the state after the latest step, unless checkpoints are off, and wait until it is on disk."""

@@ -31,6 +31,7 @@ from xmclab.runs.measure import Queries, Scores
 from xmclab.runs.observers import observed
 from xmclab.runs.profile import Profile
 from xmclab.runs.resume import earlier_run
+from xmclab.runs.sizes import refuse_full_disk, refuse_too_large, shortages
 from xmclab.system.console import plain
 from xmclab.system.memory import out_of_memory, what_to_lower
 from xmclab.system.progress import note
@@ -120,6 +121,7 @@ class _Job:
         data, validation = self.opened.whole, self.opened.validation
         self.profile = profile = Profile(pick_device(settings.device), settings.profile)
         trainer = self._trainer(found)
+        refuse_full_disk(trainer, folder)
         test, best = Queries(config, data, trainer, profile), None
         if validation:
             queries = Queries(config, validation, trainer, profile, "validation")
@@ -157,6 +159,7 @@ class _Job:
         return result
 
     def _trainer(self, found: Found | None) -> Trainer:
+        refuse_too_large(self.config, self.opened.training)
         tokeniser = Tokeniser(self.config.settings.data, self.console)
         assets = self.folder / store.ENCODER if found else None
         return Trainer(self.config, self.opened.training, tokeniser, self.profile.part, assets)
@@ -208,6 +211,8 @@ class _Job:
                 note(console, f"{name}: scores all labels {blocks if name in trainer.streaming else dense}")
         for text in advice(trainer):
             note(console, f"note: {text}")
+        for text in shortages(trainer, self.folder):
+            note(console, f"warning: {text}")
 
 
 def _record_failure(folder: Path, error: DivergedError) -> None:

@@ -172,11 +172,21 @@ class Trainer:
         """Mined negatives of a query: there are no more than labels."""
         return min(self.settings.pool.eta, self.data.num_labels)
 
+    @property
+    def mining_depth(self) -> int:
+        """Labels mined for a query, for all epochs until the next refresh."""
+        return min(self.eta * self.settings.refresh_every, self.data.num_labels)
+
+    @property
+    def view_head(self) -> str:
+        """The head whose vectors are in a view."""
+        return "de" if "de" in self.objectives else self.model.head_names[0]
+
     def refresh(self, epoch: int) -> Record:
         """Encode all queries and labels with the current model, and mine negatives from that view; its record."""
         with self.part("refresh"):
             chunk = self.settings.encode.search_chunk
-            head = "de" if "de" in self.objectives else self.model.head_names[0]
+            head = self.view_head
             queries = self.model.query_vectors(self.query_tokens, chunk, [head])[head]
             labels = self.model.label_vectors(self.label_tokens, chunk, [head])[head]
             queries = with_constant(queries, labels)
@@ -186,8 +196,7 @@ class Trainer:
     def see(self, view: View, mined: Mapping[str, NDArray[Any]] | None = None) -> None:
         """Use this view from now on, with what was mined from it earlier or is mined now."""
         if self.mines and mined is None:
-            depth = min(self.eta * self.settings.refresh_every, self.data.num_labels)
-            self.miner.refresh(view, self.exclude_NL, depth, self.keys)
+            self.miner.refresh(view, self.exclude_NL, self.mining_depth, self.keys)
         elif self.mines and mined is not None:
             self.miner.load_state(mined)
         self.view = view

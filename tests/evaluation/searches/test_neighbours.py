@@ -81,6 +81,18 @@ def test_of_equal_votes_those_for_the_first_labels_are_kept(vectors: dict[str, d
     assert ids.tolist() == [list(range(5))] * TEST
 
 
+@pytest.mark.parametrize("name", ["nn", "de+clf+nn"])
+def test_blocks_with_fewer_votes_than_labels_wanted_fit_together(
+    name: str, vectors: dict[str, dict[str, Tensor]], targets_NL: sp.csr_array, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = fitted(vectors, targets_NL)
+    whole_ids, whole_scores = search.rank(name, vectors["test"], space(vectors), LABELS)
+    monkeypatch.setattr(neighbours, "VOTES_AT_ONCE", 1)
+    ids, scores = search.rank(name, vectors["test"], space(vectors), LABELS)
+    assert torch.equal(ids, whole_ids)
+    torch.testing.assert_close(scores, whole_scores)
+
+
 @pytest.mark.parametrize("cells", [1, 3 * LABELS, 1 << 24])
 @pytest.mark.parametrize("heads", ["de", "clf", "de+clf"])
 @pytest.mark.parametrize("k", [1, 5, LABELS])

@@ -111,7 +111,7 @@ class Neighbours(Heads):
         vote_BL = torch.from_numpy(votes_BL.toarray()).to(device)
         if not heads:
             row_E, label_E = vote_BL.nonzero(as_tuple=True)
-            return best(*side_by_side(row_E, label_E, vote_BL[row_E, label_E], len(vote_BL)), k)
+            return best(*side_by_side(row_E, label_E, vote_BL[row_E, label_E], len(vote_BL), least=k), k)
         ids_BK, scores_BK = labels.nearest(heads, queries, k)
         known_BK = (ids_BK >= 0) & (ids_BK < labels.num_labels)
         at = known_BK.nonzero(as_tuple=True)[0], ids_BK[known_BK]
@@ -124,11 +124,11 @@ class Neighbours(Heads):
         return best(torch.cat([ids_BK, label_BM], dim=1), torch.cat([scores_BK, more_BM], dim=1), k)
 
 
-def side_by_side(row_E: Tensor, label_E: Tensor, score_E: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """(label_BM, score_BM) of a list ordered by row, padded with -1 and -inf."""
+def side_by_side(row_E: Tensor, label_E: Tensor, score_E: Tensor, rows: int, least: int = 0) -> tuple[Tensor, Tensor]:
+    """(label_BM, score_BM) of a list ordered by row, padded with -1 and -inf; at least so many columns."""
     count_B = row_E.bincount(minlength=rows)
     place_E = torch.arange(len(row_E), device=row_E.device) - (count_B.cumsum(0) - count_B)[row_E]
-    shape = rows, int(count_B.max()) if rows else 0
+    shape = rows, max(int(count_B.max()) if rows else 0, least)
     label_BM, score_BM = label_E.new_full(shape, -1), score_E.new_full(shape, -torch.inf)
     label_BM[row_E, place_E], score_BM[row_E, place_E] = label_E, score_E
     return label_BM, score_BM
