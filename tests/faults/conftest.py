@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rich.console import Console
 
 from xmclab.host.config import Config
 from xmclab.host.registry import default_registry
+from xmclab.runs.checkpoints import Checkpoints
 from xmclab.runs.run import run
 from xmclab.serve.export import write_export
 from xmclab.serve.open import open_predictor
@@ -105,6 +107,26 @@ def in_child_fixture() -> Callable[..., int]:
     return in_child
 
 
+@contextlib.contextmanager
+def waiting_for_checkpoints() -> Iterator[None]:
+    """Let training wait until a checkpoint is written, so that tests know where it is."""
+    save = Checkpoints.save
+
+    def save_and_wait(self: Checkpoints, held: Any) -> None:
+        save(self, held)
+        self._join()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save_and_wait)
+        yield
+
+
+@pytest.fixture(name="waiting_for_checkpoints")
+def waiting_for_checkpoints_fixture() -> Iterator[None]:
+    with waiting_for_checkpoints():
+        yield
+
+
 @dataclass(frozen=True)
 class Mortal:
     """A run in a folder that is killed, and resumed."""
@@ -118,7 +140,8 @@ class Mortal:
 
         def work() -> None:
             arrange()
-            run(self.config, self.folder, QUIET, resume=True)
+            with waiting_for_checkpoints():
+                run(self.config, self.folder, QUIET, resume=True)
 
         assert in_child(work) == -signal.SIGKILL, "it was not killed"
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from xmclab.errors import MemoryLimitError
+from xmclab.errors import MemoryLimitError, StorageError
 from xmclab.model.tables import RowOptimizer, RowTable, TableDtype, TableOptimizer
 from xmclab.runs import sizes
 from xmclab.runs.sizes import Part
+from xmclab.training.state import state_of
 from xmclab.training.trainer import Trainer
 
 ROWS, WIDTH = 50, 12
@@ -43,7 +44,7 @@ def test_a_fixed_table_has_no_state() -> None:
 
 def test_the_optimizers_hold_what_was_computed(small_trainer: Callable[..., Trainer]) -> None:
     trainer = small_trainer("encoder.towers=residual", "head.clf.table=adagrad", "head.de.bias=label")
-    for step, batch in enumerate(trainer.batches(trainer.plan(0, None), 0)):
+    for step, batch in enumerate(trainer.batches(trainer.plan(0), 0)):
         trainer.step(step, batch)
     states = [state for each in trainer.optimizers._all for state in each.state.values()]
     tensors = [x for state in states for x in state.values() if isinstance(x, torch.Tensor) and x.numel() > 1]
@@ -56,7 +57,9 @@ def test_a_checkpoint_holds_views_only_where_one_is_made(small_trainer: Callable
     labels, queries = viewing.data.num_labels, len(viewing.data.train)
     difference = sizes.state_bytes(viewing) - sizes.state_bytes(plain)
     assert difference == (labels + queries) * 16 * 4 + queries * (3 * 4 + 8)
-    view = viewing.refresh(1)
+    viewing.refresh(1)
+    view = viewing.view
+    assert view is not None
     assert sizes.view_bytes(viewing) == view.queries_ND.nbytes + view.labels_LD.nbytes
 
 
@@ -103,8 +106,28 @@ def test_a_shortage_says_what_to_lower(
 
 
 def test_nothing_is_kept_where_the_model_is_not(small_trainer: Callable[..., Trainer]) -> None:
-    assert sizes.disk_bytes(small_trainer("keep_model=false")) == 0
+    assert sizes.disk_bytes(small_trainer("keep_model=false", "checkpoint.every=0")) == 0
     assert sizes.disk_bytes(small_trainer()) >= sizes.model_bytes(small_trainer().model)
+
+
+def test_a_checkpoint_has_the_bytes_that_were_computed(small_trainer: Callable[..., Trainer]) -> None:
+    """But for the counts of steps in the optimizer."""
+    trainer = small_trainer("head.clf.table=adagrad")
+    for step, batch in enumerate(trainer.batches(trainer.plan(0), 0)):
+        trainer.step(step, batch)
+    assert sizes.state_bytes(trainer) == pytest.approx(state_of(trainer).bytes, abs=100)
+    assert sizes.disk_bytes(small_trainer("keep_model=false")) == 3 * sizes.state_bytes(small_trainer())
+
+
+def test_a_disk_without_room_for_a_checkpoint_is_refused(
+    small_trainer: Callable[..., Trainer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = small_trainer()
+    sizes.refuse_full_disk(trainer, tmp_path)
+    monkeypatch.setattr(sizes, "disk_free", lambda folder: 1_000_000)
+    with pytest.raises(StorageError, match=r"no room for the model and a checkpoint: [\d,]+ bytes needed, 1,000,000"):
+        sizes.refuse_full_disk(trainer, tmp_path)
+    sizes.refuse_full_disk(small_trainer("keep_model=false", "checkpoint.every=0"), tmp_path)
 
 
 def test_free_disk_is_that_of_the_nearest_folder(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def plan(config: Config, console: Console | None = None, folder: Path | None = N
             trainer = Trainer(config, opened.training, tokeniser)
         prepare = time.perf_counter() - started
         computed = sizes.memory_parts(trainer)
-        new = [part for part in computed if not part.held]
+        new = sizes.needed_parts(computed)
         lacking = [sizes.missing(new, "host", usage.free()), sizes.missing(new, "device", sizes.device_free(device))]
         found = None if any(lacking) else _Rehearsal(config, trainer, opened, peaks)
         parts = _measured_parts(computed, found) if found else computed

@@ -30,6 +30,7 @@ from xmclab.training.trainer import Trainer
 Place = Literal["host", "device"]  # on a CPU they are one, and everything is on the host
 Phase = Literal["always", "start", "training", "refresh", "evaluation", "baselines"]
 FLOAT, ID = 4, 8
+COPY = "checkpoint copy"
 UNITS = ("B", 0), ("KiB", 0), ("MiB", 1), ("GiB", 2), ("TiB", 2)  # with the digits that are shown
 
 LOWER_TABLES = (
@@ -173,7 +174,7 @@ def memory_parts(trainer: Trainer) -> list[Part]:
         parts.append(Part("weights of the best epoch", model_bytes(trainer.model), lower=LOWER_TABLES))
     if checkpoints(trainer):
         copied = model_bytes(trainer.model) + optimizer_bytes(trainer.model)
-        parts.append(Part("checkpoint copy", copied, lower=LOWER_COPY))
+        parts.append(Part(COPY, copied, lower=LOWER_COPY))
     return [part for part in parts if part.bytes]
 
 
@@ -298,11 +299,15 @@ def shortages(trainer: Trainer, folder: Path) -> list[str]:
 
     Nothing is said where the system does not tell what is free.
     """
-    parts = memory_parts(trainer)
-    new = [part for part in parts if not part.held]
+    new = needed_parts(memory_parts(trainer))
     found = [missing(new, "host", usage.free()), missing(new, "device", device_free(trainer.device))]
     found.append(missing_disk(disk_bytes(trainer), disk_free(folder), folder))
     return list(filter(None, found))
+
+
+def needed_parts(parts: Iterable[Part]) -> list[Part]:
+    """Those still to be allocated that a run cannot do without: checkpoints are copied only if there is room."""
+    return [part for part in parts if not part.held and part.name != COPY]
 
 
 def missing(parts: list[Part], place: Place, room: int | None) -> str:
