@@ -310,3 +310,38 @@ def test_of_two_runs_that_start_together_one_trains(tmp_path: Path, small_config
     with store.claimed(tmp_path / "run", ""), pytest.raises(StorageError, match="in use by process"):
         run(small_config(), tmp_path / "run", QUIET)
     assert not (tmp_path / "run").exists()
+
+
+# 8: runs that have ended
+
+
+def test_a_run_that_has_ended_is_shown_and_not_trained_again(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the command asks for another one."""
+    arguments = ["run", *TINY, "--out", tmp_path / "run", "--resume", "auto", "--json"]
+    code, first, err = call(*arguments)
+    assert code == 0, err
+    monkeypatch.setattr(Trainer, "step", lambda *_: pytest.fail("it was trained again"))
+    assert call(*arguments)[:2] == (0, first)
+    assert call("run", "--resume", tmp_path / "run", "--json")[:2] == (0, first)
+    code, out, err = call(*arguments, "pool.beta=2")
+    assert (code, out) == (2, "")
+    assert "error: pool.beta: 3 in the run, 2 in this command" in err
+
+
+def test_to_resume_needs_a_run(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("mine")
+    for arguments, expected, message in [
+        (["--resume", "auto"], 2, "--resume auto: needs --out DIR"),
+        (["--resume", tmp_path / "other"], 7, "not a run folder (it has no config.yaml)"),
+        (["--resume", tmp_path / "nowhere"], 7, "not a run folder (it has no config.yaml)"),
+        (["--resume", "auto", "--out", tmp_path / "other"], 7, "the folder is not empty"),
+        (["--resume", tmp_path / "other", "recipe=unidec"], 2, "recipe=unidec: the recipe is that of"),
+        (["--resume", tmp_path / "a", "--out", tmp_path / "b"], 2, "the run goes on in"),
+    ]:
+        code, out, err = call("run", *TINY, *arguments)
+        assert (code, out) == (expected, "")
+        assert message in err
+    assert (tmp_path / "other" / "mine.txt").read_text() == "mine"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from xmclab.host.config import Config
 from xmclab.host.resolver import resolve
 from xmclab.runs import store
 from xmclab.runs.checkpoints import Found, newest
+from xmclab.system.reading import read_json
 
 logger = logging.getLogger(__name__)
 
@@ -63,12 +63,10 @@ def earlier_run(folder: Path, config: Config, data: Dataset, strict: bool) -> tu
     if found:
         theirs, fingerprint = found.manifest["config"], found.manifest["data"]
     else:
-        theirs = resolve(overrides_of(folder), config.registry).to_dict()
-        environment = json.loads((folder / store.ENVIRONMENT).read_text(encoding="utf-8"))
-        fingerprint = environment["data"]["sha256"]
-    if problems := list(differences(theirs, config)):
-        hint = "start in a new folder, or allow it with resume.allow=KEY,KEY"
-        raise ConfigError(*problems, Problem(f"resume {folder}", "the run has another config", hint))
+        theirs = config_of(folder, config)
+        with store.damage_reported(folder / store.ENVIRONMENT):
+            fingerprint = read_json(folder / store.ENVIRONMENT)["data"]["sha256"]
+    refuse_other(folder, config, theirs)
     if fingerprint != data.fingerprint:
         hint = "restore them, or train in a new folder"
         raise DataError(Problem(f"data={config.settings.data.source}", "the files changed since the run began", hint))
@@ -79,6 +77,22 @@ def earlier_run(folder: Path, config: Config, data: Dataset, strict: bool) -> tu
             torch.__version__,
         )
     return dataclasses.replace(config, recipe=store.recipe_of(folder) or config.recipe), found
+
+
+def config_of(folder: Path, config: Config) -> dict[str, Any]:
+    """The config of the run of a folder, with the plugins of this one."""
+    return resolve(overrides_of(folder), config.registry).to_dict()
+
+
+def refuse_other(folder: Path, config: Config, theirs: Mapping[str, Any]) -> None:
+    """Refuse a config that differs from that of the run of a folder in keys that matter.
+
+    Raises:
+        ConfigError: with every key.
+    """
+    if problems := list(differences(theirs, config)):
+        hint = "start in a new folder, or allow it with resume.allow=KEY,KEY"
+        raise ConfigError(*problems, Problem(f"resume {folder}", "the run has another config", hint))
 
 
 def differences(theirs: Mapping[str, Any], config: Config) -> Iterator[Problem]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import sys
 import time
@@ -30,11 +29,12 @@ from xmclab.runs.display import Display
 from xmclab.runs.measure import Queries, Scores
 from xmclab.runs.observers import observed
 from xmclab.runs.profile import Profile
-from xmclab.runs.resume import earlier_run
+from xmclab.runs.resume import config_of, earlier_run, refuse_other
 from xmclab.runs.sizes import refuse_full_disk, refuse_too_large, shortages
 from xmclab.system.console import plain
 from xmclab.system.memory import out_of_memory, what_to_lower
 from xmclab.system.progress import note
+from xmclab.system.reading import read_json
 from xmclab.system.signals import Signals
 from xmclab.training.loop import Log, Position, fit
 from xmclab.training.trainer import Trainer
@@ -69,10 +69,10 @@ def run(
         signals: what may stop the run between two steps, while the caller has it handle signals.
     """
     started = time.perf_counter()
-    if resume and out and (out / store.RESULT).is_file():
-        return _ended(out)
     settings = config.settings
     config = with_reader(config)  # so that the saved config names the reader
+    if resume and out and (out / store.RESULT).is_file():
+        return _ended(out, config)
     if not (settings.evaluate.test or settings.validate.on):
         hint = "set validate.share or validate.file"
         raise ConfigError(Problem("evaluate.test=false", "leaves nothing to measure without validation", hint))
@@ -96,11 +96,16 @@ def run(
             raise Stopped(stop.number, f"resume with: xmclab run --resume {folder}") from None
 
 
-def _ended(folder: Path) -> RunResult:
-    """The result of a run that has ended."""
+def _ended(folder: Path, config: Config) -> RunResult:
+    """The result of a run that has ended.
+
+    Raises:
+        ConfigError: it had another config.
+    """
+    refuse_other(folder, config, config_of(folder, config))
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # if it was killed just before
     with store.damage_reported(folder / store.RESULT):
-        document = json.loads((folder / store.RESULT).read_text(encoding="utf-8"))
+        document = read_json(folder / store.RESULT)
         return RunResult(folder, document["metrics"], document["baselines"], document)
 
 
