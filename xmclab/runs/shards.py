@@ -1,12 +1,13 @@
 """Folders of tensors that are whole or absent: written beside their place, flushed, described, then renamed.
 
-manifest.json     format, versions, what the writer says about the folder; size and sha256 of each file
+manifest.json     format, versions, what the writer says about the folder; size and sha256 of each file; its own sha256
 *.safetensors     tensors; those with rows per label (or word) in files of ranges of rows, so that several processes
                   can write theirs and another number of processes read them
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -26,7 +27,7 @@ from xmclab.system.files import synced
 from xmclab.system.manifests import described, refuse_newer, verify
 from xmclab.system.tensors import write_tensors
 
-MANIFEST, FORMAT = "manifest.json", 1
+MANIFEST, CHECKSUM, FORMAT = "manifest.json", "sha256", 1
 TEMPORARY = ".tmp-"
 HINT = "an earlier checkpoint may be intact"
 
@@ -44,6 +45,7 @@ def write_folder(root: Path, name: str, files: Mapping[str, Mapping[str, Tensor]
             write_tensors(temporary / file, tensors)
         document = {"format": FORMAT, "xmclab": __version__, "torch": torch.__version__, "numpy": np.__version__}
         document |= {**about, "files": described(temporary)}
+        document[CHECKSUM] = checksum(document)
         manifest = temporary / MANIFEST
         manifest.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         synced(manifest)
@@ -55,6 +57,12 @@ def write_folder(root: Path, name: str, files: Mapping[str, Mapping[str, Tensor]
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return root / name
+
+
+def checksum(document: Mapping[str, Any]) -> str:
+    """The sha256 of a manifest without its own."""
+    as_read = json.loads(json.dumps(document))
+    return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
 
 
 def read_manifest(folder: Path, contents: bool = True) -> dict[str, Any]:
@@ -70,7 +78,10 @@ def read_manifest(folder: Path, contents: bool = True) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         version, writer = int(manifest["format"]), str(manifest["xmclab"])
         names = [str(name) for name in manifest["files"]]
+        expected = manifest.pop(CHECKSUM, None)
     refuse_newer(folder, version, FORMAT, writer)
+    if expected is not None and expected != checksum(manifest):
+        raise StorageError(Problem(str(folder / MANIFEST), "changed: its sha256 is another one", HINT))
     for name in names:
         if Path(name).name != name:
             raise StorageError(Problem(str(folder / MANIFEST), f"damaged: {name!r} is not the name of a file in it"))
