@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: run test lint install bench-quality bench-speed bench-index bench-plan bench-million bench-data bench-pml bench-results clean
+.PHONY: run test lint install bench-quality bench-speed bench-index bench-plan bench-million bench-data bench-pml bench-checkpoint bench-results chaos clean
 
 run: install  ## train UniDEC on the embedded data and print its table
 	$(BIN)/xmclab run recipe=unidec loss.clf=ds+bce
@@ -46,6 +46,12 @@ bench-data: install  ## reading and tokenising 2 million texts, first and cached
 
 bench-pml: install  ## cost of the losses of pytorch-metric-learning: benchmarks/pml/results.md
 	$(BIN)/python benchmarks/pml/cost.py
+
+bench-checkpoint: install  ## cost of checkpoints while a run trains: benchmarks/checkpoint/results.md
+	$(BIN)/python benchmarks/checkpoint/cost.py
+
+chaos: install  ## attack runs for minutes, and count what they survive: benchmarks/chaos/results.md
+	$(BIN)/python benchmarks/chaos/chaos.py
 
 RESULTS := benchmarks/results
 BENCH := $(BIN)/xmclab bench --overwrite

@@ -1,18 +1,24 @@
 """Faults of the process and the disk while a run trains: nothing is lost, and the numbers stay the same.
 
 1  kill -9 in training, in a refresh, in an evaluation: resumed, the run is bit for bit the undisturbed one
-2  kill -9 while a checkpoint is being written: the one before is used, what is left over is swept
+2  kill -9 while a checkpoint is being written: the one before is used, what is left over is swept;
+   while files beside the checkpoints are written: they are written again
 """
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import signal
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from xmclab.runs import checkpoints, shards, store
 from xmclab.runs.measure import Queries
+from xmclab.runs.run import run
 from xmclab.training.trainer import Trainer
 
 MINED = ["epochs=4", "sampler=cluster", "miner=ann", "refresh_every=1", "evaluate.every=2", "optim.decay=0.1"]
@@ -91,3 +97,54 @@ def test_a_checkpoint_is_whole_or_absent(
     assert not any(path.name.startswith(".tmp-") for path in root.iterdir())
     assert victim.ends() == undisturbed([])
     assert victim.resumed == [found.at.step]  # the other time is cut off with what followed
+
+
+@pytest.mark.parametrize("file", ["labels.jsonl", "environment.json", "config.yaml", "manifest.json"])
+def test_a_run_that_was_killed_before_it_began_begins(
+    mortal: Make, undisturbed: Make, monkeypatch: pytest.MonkeyPatch, in_child: Any, file: str
+) -> None:
+    """Killed with a file in its temporary place; the second time the folder is that of a run without a checkpoint."""
+    victim = mortal(["checkpoint.every=1000"])
+
+    def killed_at(file: str) -> Callable[[], None]:
+        def arrange() -> None:
+            replace = os.replace
+
+            def fatal(source: Any, to: Any) -> None:
+                if Path(to).name == file:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                replace(source, to)
+
+            os.replace = fatal
+
+        return arrange
+
+    victim.dies(killed_at(file))
+    assert any(path.name.startswith(f".{file}.") for path in victim.folder.iterdir())
+    victim.dies(killed_at("result.json"))
+    victim.dies(killed_at(file))
+    assert victim.ends() == undisturbed([])
+    assert [path.name for path in victim.folder.glob(".*")] == [".lock"]
+
+
+def test_files_of_others_are_not_swept(mortal: Make) -> None:
+    victim = mortal([])
+    run(victim.config, victim.folder, victim.quiet)
+    others = [victim.folder / name for name in (".config.yaml.swp", ".notes.txt.12", ".config.yaml", "config.yaml.1")]
+    for path in others:
+        path.touch()
+    with store.claimed(victim.folder, "", resume=True):
+        assert all(path.is_file() for path in others)
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["start", "end"])
+def test_new_files_that_an_old_manifest_does_not_know_are_no_damage(
+    mortal: Make, undisturbed: Make, signal_at: Any, begun: bool
+) -> None:
+    """Killed between writing files that differ from those of an earlier process, and describing them."""
+    victim = mortal(["checkpoint.every=3" if begun else "checkpoint.every=1000"])
+    victim.dies(signal_at(Queries, "baselines", 1))  # the weights are in the manifest
+    different = ["optim.decay=0.5", "resume.allow=optim.decay", "checkpoint.keep=1"]
+    changed = dataclasses.replace(mortal(different), folder=victim.folder)
+    changed.dies(signal_at(store, "seal", 2 - begun))
+    assert run(changed.config, victim.folder, victim.quiet, resume=True).metrics

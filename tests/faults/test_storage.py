@@ -2,7 +2,8 @@
 
 5  full disk: exit 7 with the bytes needed and free, and the checkpoint before it loads
 6  read-only folder, or a file in its place: exit 7 before any training
-7  a truncated or changed checkpoint is named, and the one before it is used; with --strict-resume exit 7
+7  a truncated or changed checkpoint is named, and the one before it is used; with --strict-resume exit 7;
+   records that were lost are not made up
 8  a checkpoint of another config: exit 2, with the keys that matter; resume.allow lets some differ
 9  a checkpoint or a run folder of a newer format: exit 7
 11  nothing is written over what was loaded
@@ -27,7 +28,7 @@ from rich.console import Console
 
 from xmclab.errors import StorageError
 from xmclab.host.config import Config
-from xmclab.runs import checkpoints, store
+from xmclab.runs import checkpoints, shards, store
 from xmclab.runs.run import run
 from xmclab.training.trainer import Trainer
 
@@ -196,6 +197,38 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     )
 
 
+@pytest.mark.parametrize("key", ["updates", "records", "batch", "scale", "torch"])
+def test_a_number_that_changed_in_a_manifest_is_found(stopped: Any, tmp_path: Path, key: str) -> None:
+    """It would otherwise change the run without a trace."""
+    _, folder = stopped(tmp_path)
+    file = folder / "checkpoints" / "step-000000006" / "manifest.json"
+    content = bytearray(file.read_bytes())
+    digit = next(at for at in range(content.index(f'"{key}": '.encode()), len(content)) if content[at] in b"0123456789")
+    content[digit] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(StorageError, match=r"step-000000006/manifest.json: changed: its sha256 is another one"):
+        checkpoints.newest(folder, strict=True)
+    found = checkpoints.newest(folder)
+    assert found
+    assert found.at.step == 3
+
+
+@pytest.mark.parametrize("left", [0, 500, None])
+def test_records_that_were_lost_are_not_made_up(
+    stopped: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, left: int | None
+) -> None:
+    """As a crash of the whole machine may lose them: those of later steps follow the last whole one."""
+    config, folder = stopped(tmp_path)
+    file = folder / "metrics.jsonl"
+    content = file.read_bytes()
+    file.unlink() if left is None else file.write_bytes(content[:left])
+    run(config, folder, QUIET, resume=True)
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [record["step"] for record in records if record["event"] == "step"][-4:] == [6, 7, 8, 9]
+    assert file.read_bytes().startswith(content[: content.rfind(b"\n", 0, left or 0) + 1])
+    assert f"{file}: {left or 0} of " in caplog.text
+
+
 def test_without_an_intact_checkpoint_nothing_is_trained(stopped: Any, call: Call, tmp_path: Path) -> None:
     _, folder = stopped(tmp_path)
     for step in checkpoints.by_step(folder / "checkpoints"):
@@ -212,6 +245,7 @@ def test_rows_that_are_missing_are_not_made_up(stopped: Any, tmp_path: Path) -> 
     assert found
     manifest = dict(found.manifest)
     manifest["tables"]["heads.clf.psi"]["rows"] += 1
+    manifest["sha256"] = shards.checksum(manifest)
     (found.folder / "manifest.json").write_text(json.dumps(manifest))
     config, _ = stopped(tmp_path / "other")
     with pytest.raises(StorageError, match="922 of 923 rows of a table"):

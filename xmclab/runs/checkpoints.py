@@ -30,7 +30,7 @@ from xmclab.runs.best import BestEpoch
 from xmclab.runs.shards import TEMPORARY, read_manifest, read_rows, read_tensors, write_folder
 from xmclab.runs.store import RECORDS, damage_reported
 from xmclab.system import usage
-from xmclab.system.files import storage_errors
+from xmclab.system.files import storage_errors, synced
 from xmclab.system.signals import Signals
 from xmclab.training.loop import Guard, Position
 from xmclab.training.state import (
@@ -238,6 +238,8 @@ class Checkpoints(Guard):
         }
         with storage_errors(f"checkpoint {self.root / name}", self.run, state.bytes):
             self.root.mkdir(exist_ok=True)
+            if held.records:
+                synced(self.run / RECORDS)
             if held.refreshed:
                 arrays = as_tensors(held.refreshed.arrays)
                 self._write_once(about["refreshed"], ARRAYS, arrays, {"epoch": held.refreshed.epoch})

@@ -1,12 +1,13 @@
 """Folders of tensors that are whole or absent: written beside their place, flushed, described, then renamed.
 
-manifest.json     format, versions, what the writer says about the folder; size and sha256 of each file
+manifest.json     format, versions, what the writer says about the folder; size and sha256 of each file; its own sha256
 *.safetensors     tensors; those with rows per label (or word) in files of ranges of rows, so that several processes
                   can write theirs and another number of processes read them
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -27,7 +28,7 @@ from xmclab.system.files import synced
 from xmclab.system.manifests import described, verify
 from xmclab.system.tensors import write_tensors
 
-MANIFEST, FORMAT = "manifest.json", 1
+MANIFEST, CHECKSUM, FORMAT = "manifest.json", "sha256", 1
 TEMPORARY = ".tmp-"
 HINT = "an earlier checkpoint may be intact"
 
@@ -45,6 +46,7 @@ def write_folder(root: Path, name: str, files: Mapping[str, Mapping[str, Tensor]
             write_tensors(temporary / file, tensors)
         document = {"format": FORMAT, "xmclab": __version__, "torch": torch.__version__, "numpy": np.__version__}
         document |= {**about, "files": described(temporary)}
+        document[CHECKSUM] = checksum(document)
         manifest = temporary / MANIFEST
         manifest.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
         synced(manifest)
@@ -58,6 +60,12 @@ def write_folder(root: Path, name: str, files: Mapping[str, Mapping[str, Tensor]
     return root / name
 
 
+def checksum(document: Mapping[str, Any]) -> str:
+    """The sha256 of a manifest without its own."""
+    as_read = json.loads(json.dumps(document))
+    return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
+
+
 def read_manifest(folder: Path, contents: bool = True) -> dict[str, Any]:
     """The manifest of a folder whose files are as they were written.
 
@@ -68,6 +76,8 @@ def read_manifest(folder: Path, contents: bool = True) -> dict[str, Any]:
         StorageError: a file is missing or changed, or a newer xmclab wrote the folder.
     """
     manifest = manifests.read_manifest(folder / MANIFEST, FORMAT, HINT)
+    if manifest.pop(CHECKSUM, None) != checksum(manifest):
+        raise StorageError(Problem(str(folder / MANIFEST), "changed: its sha256 is another one", HINT))
     for name in manifest["files"]:
         verify(folder, name, manifest["files"], MANIFEST, HINT, contents)
     return manifest

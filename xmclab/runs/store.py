@@ -20,11 +20,13 @@ import contextlib
 import importlib.metadata
 import itertools
 import json
+import logging
 import os
 import platform
+import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -49,16 +51,20 @@ from xmclab.model.model import Model
 from xmclab.runs.lock import HOLDER, LOCK, locked
 from xmclab.system.files import new_file, storage_errors
 from xmclab.system.limits import BeyondLimit, check
-from xmclab.system.manifests import described, read_manifest, verify
+from xmclab.system.manifests import Files, described, read_manifest, verify
 from xmclab.system.memory import out_of_memory
 from xmclab.system.reading import read_json, read_json_lines
 from xmclab.system.tensors import write_tensors
+
+logger = logging.getLogger(__name__)
 
 MANIFEST, FORMAT, CHANGED = "manifest.json", 1, "restore the file, or train the run again"
 RECORDS, ENVIRONMENT = "metrics.jsonl", "environment.json"
 CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.json", "encoder"
 LABELS, POINTS, INDEXES, SEARCH = "labels.jsonl", "points.npz", "indexes.json", "search"
 FAILURE = "failure"
+WRITTEN = (MANIFEST, ENVIRONMENT, CONFIG, WEIGHTS, RESULT, LABELS, INDEXES)
+TEMPORARY = re.compile(rf"\.({'|'.join(map(re.escape, WRITTEN))})\.([a-z0-9_]{{8}}|\d+)")  # before it is renamed
 FORMATS = (SafetensorError, OverflowError)  # what reading a malformed file raises besides
 SEARCH_INDEX = "training queries"  # in INDEXES: the index of the search itself
 
@@ -94,6 +100,8 @@ def claimed(out: Path | None, name: str, resume: bool = False) -> Iterator[Path]
         if _contents(folder) and not resume and not (folder / LOCK).exists():
             raise _refusal(folder, where)
     with locked(folder, where):
+        if resume:
+            _sweep(folder)
         contents = set(_contents(folder))
         begun = resume and (MANIFEST in contents or contents <= {ENCODER, LABELS, ENVIRONMENT, CONFIG})
         if contents and not begun:
@@ -107,6 +115,13 @@ def claimed(out: Path | None, name: str, resume: bool = False) -> Iterator[Path]
 
 def _contents(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name not in (LOCK, HOLDER)]
+
+
+def _sweep(folder: Path) -> None:
+    """Delete the temporary files of a process that was killed."""
+    for path in folder.iterdir():
+        if TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)
 
 
 def _refusal(folder: Path, where: str) -> StorageError:
@@ -146,8 +161,22 @@ def seal(folder: Path, recipe: str = "") -> None:
     with storage_errors(str(folder)):
         files = [folder / name for name in (CONFIG, WEIGHTS, LABELS)]
         files += [path for name in (ENCODER, SEARCH) for path in (folder / name).rglob("*")]
-        document = {"format": FORMAT, "xmclab": __version__, "recipe": recipe or recipe_of(folder)}
-        write_json(folder / MANIFEST, {**document, "files": described(folder, files)})
+        _write_manifest(folder, recipe or recipe_of(folder), described(folder, files))
+
+
+def _reopen(folder: Path, kept: Container[str]) -> None:
+    """Take all but these files and folders off the manifest, as others are about to be written again.
+
+    A process that is killed in between leaves files that the manifest would otherwise refuse.
+    """
+    files = _manifest(folder).get("files", {})
+    left = {name: entry for name, entry in files.items() if Path(name).parts[0] in kept}
+    if left != files:
+        _write_manifest(folder, recipe_of(folder), left)
+
+
+def _write_manifest(folder: Path, recipe: str, files: Files) -> None:
+    write_json(folder / MANIFEST, {"format": FORMAT, "xmclab": __version__, "recipe": recipe, "files": files})
 
 
 def recipe_of(folder: Path) -> str:
@@ -209,6 +238,7 @@ def save_config(folder: Path, config: Config) -> None:
 
 def save_start(folder: Path, config: Config, data: Dataset, model: Model) -> None:
     """Write what a run needs to be resumed; the manifest comes last."""
+    _reopen(folder, ())
     with storage_errors(str(folder / ENCODER), folder):
         (folder / ENCODER).mkdir(exist_ok=True)
         model.encoder.save_assets(folder / ENCODER)
@@ -228,11 +258,17 @@ def records(folder: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def rewind(folder: Path, size: int) -> None:
-    """Cut the records off after this many bytes, and drop what was found out about a failure."""
+    """Cut the records off after this many bytes, and drop what an earlier process found out at its end."""
+    _reopen(folder, (CONFIG, LABELS, ENCODER))
+    file = folder / RECORDS
     with storage_errors(str(folder), folder):
         shutil.rmtree(folder / FAILURE, ignore_errors=True)
-        with contextlib.suppress(FileNotFoundError):
-            os.truncate(folder / RECORDS, size)
+        found = file.stat().st_size if file.is_file() else 0
+        if found < size:
+            logger.warning("%s: %s of %s bytes are left; the records of earlier steps are lost", file, found, size)
+            size = file.read_bytes().rfind(b"\n") + 1 if found else 0
+        if found > size:
+            os.truncate(file, size)
 
 
 def save_model(folder: Path, model: Model) -> None:
