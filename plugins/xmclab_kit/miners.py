@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -167,3 +168,28 @@ def unchanged(subject: Subject, asked: Asked) -> None:
     for name, (after, before) in arrays.items():
         if not np.array_equal(after, before):
             raise Broken(f"{name} was written into: " + named(afterwards=after))
+
+
+@LAWS.law(
+    says="what state() returns makes another instance go on as after the refresh, and later refreshes leave it alone",
+    fix="return every array that refresh() made, take them in load_state(), and make new ones in refresh()",
+    examples=questions(),
+    needs=["shape", "pure"],
+)
+def resumed(subject: Subject, asked: Asked) -> None:
+    miner = refreshed(subject, asked)
+    state = miner.state()
+    if state is None:  # a resumed run calls refresh() again
+        return
+    copies = {name: array.copy() for name, array in state.items()}
+    first, other = sample(miner, asked), made(subject)
+    if miner.needs_view:
+        other.load_state(copies)
+        view = dataclasses.replace(asked.view, labels_LD=-asked.view.labels_LD)
+        miner.refresh(view, asked.exclude_NL, asked.depth, Keys(asked.seed))
+    again = sample(other, asked)
+    if not np.array_equal(first, again):
+        raise Broken(f"{named(first=first)}\nafter load_state(): {named(drawn=again)}")
+    for name, before in copies.items():
+        if not np.array_equal(state[name], before):
+            raise Broken(f"a later refresh() wrote into {name!r}: {named(afterwards=state[name])}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -127,6 +128,40 @@ class NormalisesTheView(Uniform):
         view.labels_LD.__itruediv__(np.linalg.norm(view.labels_LD, axis=1, keepdims=True))
 
 
+@dataclass
+class Remembers(Uniform):
+    """Starts each refresh's lists with a random label that the view decides, and keeps it."""
+
+    needs_view: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self.shift = np.zeros(1, dtype=np.int64)
+
+    def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
+        self.shift = np.array([int(1000 * abs(view.labels_LD[0, 0])) + 1])
+
+    def sample(self, rows_Q: Ids, n: int, exclude_NL: sp.csr_array, rng: np.random.Generator) -> Ids:
+        return super().sample(rows_Q, n, exclude_NL, np.random.default_rng([*self.shift, rng.integers(1000)]))
+
+    def state(self) -> dict[str, Ids]:
+        return {"shift": self.shift}
+
+    def load_state(self, arrays: Mapping[str, Ids]) -> None:
+        self.shift = arrays["shift"]
+
+
+@dataclass
+class ForgetsItsState(Remembers):
+    def load_state(self, arrays: Mapping[str, Ids]) -> None:
+        pass
+
+
+@dataclass
+class WritesInPlace(Remembers):
+    def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
+        self.shift[0] = int(1000 * abs(view.labels_LD[0, 0])) + (1 if view.labels_LD[0, 0] > 0 else 2)
+
+
 @hookimpl
 def xmclab_parts() -> list[object]:
     classes = {
@@ -142,5 +177,7 @@ def xmclab_parts() -> list[object]:
         "pure__own_draws": OwnDraws,
         "unchanged__rows": SortsRows,
         "unchanged__view": NormalisesTheView,
+        "resumed__forgets": ForgetsItsState,
+        "resumed__in_place": WritesInPlace,
     }
     return [part("miner", name, cls) for name, cls in classes.items()]
