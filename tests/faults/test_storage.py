@@ -238,6 +238,20 @@ def test_without_an_intact_checkpoint_nothing_is_trained(stopped: Any, call: Cal
     assert err.splitlines()[-1] == f"error: {folder}: no checkpoint is intact (start again in a new folder)"
 
 
+@pytest.mark.parametrize("kind", ["refresh", "best"])
+def test_what_many_checkpoints_share_is_written_again_if_it_was_damaged(
+    mortal: Make, undisturbed: Make, signal_at: Any, waiting_for_checkpoints: None, kind: str
+) -> None:
+    """Though it has the size that it should have."""
+    overrides = ["epochs=4", "sampler=cluster", "refresh_every=1", "validate.share=0.2"]
+    victim = mortal([*overrides, "checkpoint.every=1", "checkpoint.keep=20"])
+    victim.dies(signal_at(Trainer, "step", 15))
+    shared = max((victim.folder / "checkpoints").glob(f"{kind}-*"))
+    damaged(next(shared.glob("*.safetensors")), "flipped")
+    victim.dies(signal_at(Trainer, "step", 3))
+    assert victim.ends() == undisturbed(overrides)
+
+
 def test_rows_that_are_missing_are_not_made_up(stopped: Any, tmp_path: Path) -> None:
     """A manifest that matches its files, but whose tables have a gap."""
     _, folder = stopped(tmp_path)

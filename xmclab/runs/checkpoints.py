@@ -93,6 +93,7 @@ class Checkpoints(Guard):
         self._held: Held | None = None
         self._refreshed: Refreshed | None = None
         self._buffers: dict[str, Tensor] = {}
+        self._intact: set[str] = set()  # folders that were written, or read in full, by this process
         self._last, self._cost = time.perf_counter(), 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="xmclab-checkpoint")
         self._job: Future[None] | None = None
@@ -118,8 +119,13 @@ class Checkpoints(Guard):
         if self.signals.asked is not None:
             self._stop(self._hold(at))
         asked, self.signals.save = self.signals.save, False
-        if asked or (at.step % self.steps == 0 if self.steps else self._since_last >= (self.seconds or float("inf"))):
+        if asked or self._due(at):
             self.save(self._hold(at))
+
+    def _due(self, at: Position) -> bool:
+        if self.steps:
+            return at.step % self.steps == 0
+        return bool(self.seconds) and self._since_last >= self.seconds
 
     def after_epoch(self, at: Position) -> None:
         self._held = self._hold(at)
@@ -139,6 +145,7 @@ class Checkpoints(Guard):
 
     def after_training(self) -> None:
         self.keep_model()
+        self._buffers = {}
         if self.best:
             self._held = None  # the model has the weights of another epoch
 
@@ -250,10 +257,14 @@ class Checkpoints(Guard):
         self._cost = copying + time.perf_counter() - started
 
     def _write_once(self, name: str, file: str, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-        with contextlib.suppress(StorageError):
-            read_manifest(self.root / name, contents=False)
+        """Write a folder that does not change, unless it is there and intact."""
+        if name in self._intact:
             return
-        write_folder(self.root, name, {file: tensors}, about)
+        try:
+            read_manifest(self.root / name)
+        except StorageError:
+            write_folder(self.root, name, {file: tensors}, about)
+        self._intact.add(name)
 
     def _prune(self) -> None:
         """Delete old checkpoints, and what only they refer to; the new one is read first."""
