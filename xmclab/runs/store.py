@@ -249,6 +249,8 @@ def save_search(folder: Path, search: Search) -> None:
 
 def load_search(folder: Path, search: Search, device: torch.device) -> None:
     """Read it again."""
+    if search.reads_training_queries and not (folder / SEARCH).is_dir():
+        raise without(folder, SEARCH)
     with damage_reported(folder / SEARCH):
         search.load(folder / SEARCH, device)
 
