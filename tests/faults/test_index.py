@@ -58,3 +58,17 @@ def test_sections_may_name_several_faults() -> None:
         *(1, 2, 3, 7),
         *(12, 20),
     }
+
+
+def test_the_page_of_promises_names_the_tests_of_every_fault() -> None:
+    """Each row links the modules that have the faults which it names."""
+    page = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- promises -->")[2].partition("<!-- /promises -->")[0]
+    promised: set[int] = set()
+    for _, faults, tests in re.findall(r"^\| (.*?) \| ([\d, -]+) \| (.*) \|$", table, re.MULTILINE):
+        linked = [claimed(MODULES[name]) for name in re.findall(r"/(test_\w+\.py)\)", tests)]
+        numbers = with_tests(f"# {faults}\n")
+        assert numbers <= set().union(*linked), faults
+        assert all(numbers & found for found in linked), f"{faults}: a module has none of them"
+        promised |= numbers
+    assert promised == set().union(*map(claimed, MODULES.values()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,18 @@ def test_a_saved_run_loads_and_ranks_the_same(tmp_path: Path, small_config: Call
     for name, metrics in result.metrics.items():
         ranking = rank(part, name, model.query_vectors(queries, 512), space, data.test.filter_NL, 100)
         assert Evaluator.of_data(data).metrics(ranking) == pytest.approx(metrics)
+
+
+def test_a_search_that_learned_nothing_yet_says_how_to_finish_the_run(
+    tmp_path: Path, small_config: Callable[..., Any]
+) -> None:
+    """The model is saved before the last evaluation, what its search learned after it."""
+    config = small_config("search=neighbours")
+    folder = run(config, tmp_path / "out", QUIET).folder
+    shutil.rmtree(folder / "search")
+    (folder / "result.json").unlink()
+    with pytest.raises(StorageError, match=f"it has no search; finish it with: xmclab run --resume {folder}"):
+        load_search(folder, config.make("search"), torch.device("cpu"))
 
 
 def test_a_run_from_before_bias_towers_and_searches_is_read_as_it_was(

@@ -147,16 +147,19 @@ def run(
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Run folder, new or empty.")] = None,
     resume: Annotated[
         str | None,
-        typer.Option("--resume", metavar="RUN", help="Continue the run of a folder; auto: that of --out, if it began."),
+        typer.Option("--resume", metavar="RUN", help="Continue this run; auto: that of --out, or start it."),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict-resume", help="Of a damaged checkpoint, do not fall back to the one before.")
+        bool, typer.Option("--strict-resume", help="Refuse a damaged checkpoint; use no older one instead.")
     ] = False,
     why: Annotated[bool, typer.Option("--why", help="Print every value and who set it; do not train.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and print the config; do not train.")] = False,
     trust: Trust = False,
 ) -> None:
-    """Train and evaluate: xmclab run recipe=unidec loss.clf=ds+bce data=debian"""
+    """Train and evaluate: xmclab run recipe=unidec loss.clf=ds+bce data=debian
+
+    Continue a run that was stopped or killed: xmclab run --resume runs/my-run
+    """
     from xmclab.cli import show
     from xmclab.host.registry import default_registry
     from xmclab.host.resolver import resolve

@@ -93,7 +93,7 @@ def run(
         except Stopped as stop:
             if stop.message or not (folder / store.MANIFEST).is_file():
                 raise
-            raise Stopped(stop.number, f"resume with: xmclab run --resume {folder}") from None
+            raise Stopped(stop.number, f"resume with: {store.command('run --resume', folder, config)}") from None
 
 
 def _ended(folder: Path, config: Config) -> RunResult:
@@ -134,6 +134,7 @@ class _Job:
             test = test if settings.evaluate.test else queries
         if found:
             found.restore(trainer, best)
+            store.update_config(folder, config)
         else:
             store.save_start(folder, config, data, trainer.model)
         store.rewind(folder, found.manifest["records"] if found else 0)
@@ -149,7 +150,7 @@ class _Job:
             if settings.keep_model:
                 store.save_search(folder, test.search)
                 store.seal(folder)
-            seconds["total"] = time.perf_counter() - self.started
+            seconds["total"] = at.seconds + time.perf_counter() - self.started
             result = RunResult(folder, test.metrics, baselines, test.document(folder, baselines, seconds))
             if best:
                 result.document.update(split=test.purpose, validation=best.document())
@@ -197,7 +198,7 @@ class _Job:
             except DivergedError as error:
                 checkpoints.save_here()
                 keep_model()
-                _record_failure(folder, error)
+                _record_failure(folder, error, self.config)
                 raise
 
     def _announce(self, trainer: Trainer, best: BestEpoch | None, at: Position) -> None:
@@ -220,13 +221,13 @@ class _Job:
             note(console, f"warning: {text}")
 
 
-def _record_failure(folder: Path, error: DivergedError) -> None:
+def _record_failure(folder: Path, error: DivergedError, config: Config) -> None:
     """Write what is known of a step that was not taken."""
     if error.details:
         (folder / store.FAILURE).mkdir(exist_ok=True)
         record = folder / store.FAILURE / "step.json"
         store.write_json(record, error.details)
-        hint = f"repeat the step with: xmclab replay {folder}"
+        hint = f"repeat the step with: {store.command('replay', folder, config)}"
         error.problems.append(Problem(str(record), "holds the values, queries and labels of that step", hint))
 
 

@@ -24,6 +24,7 @@ import logging
 import os
 import platform
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -229,11 +230,30 @@ def environment(config: Config, data: Dataset, device: torch.device, left_out: f
 
 def save_config(folder: Path, config: Config) -> None:
     """Write the config as a recipe; its first line names the plugin files, which a recipe cannot load."""
-    text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
-    if files := config.registry.files:
-        text = f"# {MADE_WITH}{' plugin='.join(files)}\n{text}"
     with _new(folder / CONFIG) as stream:
-        stream.write(text)
+        stream.write(_config_text(config))
+
+
+def _config_text(config: Config) -> str:
+    text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
+    files = config.registry.files
+    return f"# {MADE_WITH}{' plugin='.join(files)}\n{text}" if files else text
+
+
+def update_config(folder: Path, config: Config) -> None:
+    """Write the config of a run that is resumed with another one, as `resume.allow` lets it."""
+    with storage_errors(str(folder)):
+        before = (folder / CONFIG).read_text(encoding="utf-8")
+        if before != _config_text(config):
+            _reopen(folder, (LABELS, ENCODER))
+            save_config(folder, config)
+            seal(folder)
+
+
+def command(words: str, folder: Path, config: Config) -> str:
+    """A command for the run of a folder, with the plugin files that it needs."""
+    plugins = [f"plugin={file}" for file in config.registry.files]
+    return f"xmclab {words} {shlex.join([str(folder), *plugins])}"
 
 
 def save_start(folder: Path, config: Config, data: Dataset, model: Model) -> None:
@@ -289,6 +309,8 @@ def save_search(folder: Path, search: Search) -> None:
 
 def load_search(folder: Path, search: Search, device: torch.device) -> None:
     """Read it again."""
+    if search.reads_training_queries and not (folder / SEARCH).is_dir():
+        raise without(folder, SEARCH)
     with damage_reported(folder / SEARCH):
         search.load(folder / SEARCH, device)
 

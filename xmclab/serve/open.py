@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,9 +11,11 @@ from torch import Tensor
 from xmclab.errors import Problem, StorageError
 from xmclab.host.registry import Registry
 from xmclab.model.device import pick_device
-from xmclab.runs.store import LABELS, load_indexes, load_labels, load_model, load_search
+from xmclab.runs.store import LABELS, RESULT, SEARCH, load_indexes, load_labels, load_model, load_search
 from xmclab.serve.export import AGAIN, MANIFEST, VECTORS, load_export
 from xmclab.serve.predictor import Predictor
+
+log = logging.getLogger("xmclab.serve")
 
 # What only training needs is replaced by built-in parts, so that its plugins need not be installed.
 WITHOUT_TRAINING = ("loss=ds", "reduction=psl", "sampler=random", "miner=none", "tracker=none", "baseline=none")
@@ -46,11 +49,15 @@ def open_predictor(
         tokens = model.encoder.tokenise(labels.texts if textual else labels.texts[:1])  # a table reads no text
         return model.label_vectors(tokens, chunk, [head])[head]
 
+    # A run that was not evaluated has weights, but nothing for a search that learns from the training queries.
+    evaluated = (folder / RESULT).is_file() or (folder / SEARCH).is_dir()
+    if not evaluated:
+        log.warning("%s: the run has not been evaluated; labels are ranked by its heads", folder)
     return Predictor(
         config,
         model,
         labels,
         label_vectors,
         chosen=load_indexes(folder),
-        load_search=lambda search: load_search(folder, search, model.device),
+        load_search=(lambda search: load_search(folder, search, model.device)) if evaluated else None,
     )
