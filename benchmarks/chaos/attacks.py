@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from victims import PHASES, Marks, Process, numbers, records, start
+from victims import NAMES, PHASES, Marks, Process, numbers, records, start
 
 from xmclab.runs.checkpoints import by_step
 
 EARLY = ("starting", "reading data", "opening the folder", "restoring")
-MIDDLE = ("training", "training", "refresh", "evaluation", "validation", "copying", "writing", "writing")
+MIDDLE = ("training", "training", "refresh", "evaluation", "validation", "copying", "writing")
 LATE = ("saving the model", "closing evaluation", "baselines", "results", "tidying")
 GROUPS = {
     "before the first step": EARLY,
@@ -85,7 +85,9 @@ class Job:
         except (OSError, ValueError, KeyError) as error:
             return [f"the folder cannot be read: {error!r}"]
         found = json.loads(json.dumps(found))
-        return [f"{name} changed" for name, value in self.expected.items() if found[name] != value]
+        different = [name for name, value in self.expected.items() if found[name] != value]
+        names = sorted(set(found[NAMES]) ^ set(self.expected[NAMES]))
+        return [f"{name} changed{f' by {names}' if name == NAMES else ''}" for name in different]
 
     def ends(self, folder: Path, *words: str) -> tuple[list[str], Process]:
         """Let a run go on to its end; what is wrong with it."""
@@ -137,10 +139,9 @@ def aims(job: Job, rng: random.Random, fresh: bool) -> list[str]:
     if fresh:
         return [""] * KILLS_PER_FOLDER
     middle = [phase for phase in MIDDLE if phase in job.longest]
-    found = ["", *(rng.choice(middle) for _ in range(KILLS_PER_FOLDER - 4))]
+    found = [rng.choice(EARLY), *(rng.choice(middle) for _ in range(KILLS_PER_FOLDER - 5))]
     rng.shuffle(found)
-    found.insert(rng.randrange(len(found)), rng.choice(EARLY))
-    return found + sorted(rng.sample(LATE, 2), key=PHASES.index)
+    return [rng.choice(("", "opening the folder")), *found, *sorted(rng.sample(LATE, 3), key=PHASES.index)]
 
 
 def reached(process: Process, job: Job, folder: Path, phase: str, rng: random.Random, imports: float = 0.0) -> None:

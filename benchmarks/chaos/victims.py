@@ -28,6 +28,7 @@ import xmclab.runs.run as runs
 from xmclab.__main__ import main
 from xmclab.host.registry import default_registry
 from xmclab.runs.checkpoints import Checkpoints, Found
+from xmclab.runs.lock import HOLDER, LOCK
 from xmclab.runs.measure import Queries
 from xmclab.training.trainer import Trainer
 
@@ -43,6 +44,7 @@ PHASES = (
     "copying",
 )
 PHASES += ("writing", "saving the model", "closing evaluation", "baselines", "results", "tidying")
+NAMES = "names of files"
 SECONDS = 120  # that a process may take
 TICK = 0.0005
 DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -292,7 +294,7 @@ def numbers(folder: Path) -> dict[str, Any]:
         "validation": result.get("validation"),
         "model.safetensors": sha256(folder / "model.safetensors"),
         "points.npz": sha256(folder / "points.npz"),
-        "names of files": sorted(name for name in names if name != ".lock"),
+        NAMES: sorted(name for name in names if name not in (LOCK, HOLDER)),
         "other files": {name: entry["sha256"] for name, entry in files.items() if name != "config.yaml"},
     }
 

@@ -245,7 +245,7 @@ class Checkpoints(Guard):
         }
         with storage_errors(f"checkpoint {self.root / name}", self.run, state.bytes):
             self.root.mkdir(exist_ok=True)
-            if held.records:
+            with contextlib.suppress(FileNotFoundError):  # no crash of the machine may leave fewer
                 synced(self.run / RECORDS)
             if held.refreshed:
                 arrays = as_tensors(held.refreshed.arrays)
