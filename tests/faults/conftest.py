@@ -1,4 +1,7 @@
-"""What tests of faults share: folders that they may spoil, processes that die, and what their runs leave."""
+"""What tests of faults share: folders that they may spoil, processes that die, and what their runs leave.
+
+They import `small_sets`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +26,8 @@ from xmclab.runs.checkpoints import Checkpoints
 from xmclab.runs.run import run
 from xmclab.serve.export import write_export
 from xmclab.serve.open import open_predictor
+
+sys.path.append(str(Path(__file__).parent))
 
 QUIET = Console(quiet=True)
 SECONDS = 120  # that a child may take
@@ -100,6 +106,11 @@ def signal_at(owner: Any, name: str, call: int, number: int = signal.SIGKILL) ->
 @pytest.fixture(name="signal_at")
 def signal_at_fixture() -> Callable[..., Callable[[], None]]:
     return signal_at
+
+
+@pytest.fixture(name="signalled")
+def signalled_fixture() -> Callable[..., Callable[..., Any]]:
+    return signalled
 
 
 @pytest.fixture(name="in_child")

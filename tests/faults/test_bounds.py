@@ -14,14 +14,12 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from small_sets import read, tables
 
-from xmclab.api import Dataset
-from xmclab.data import open_dataset
 from xmclab.errors import ConfigError, DataError, StorageError
 from xmclab.host.recipes import read_plain
 from xmclab.host.registry import default_registry
@@ -47,24 +45,6 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setenv("XMCLAB_LIMITS", ",".join(f"{name}={value}" for name, value in chosen.items()))
 
     return change
-
-
-def tables(folder: Path, text: str = "red shoes") -> Path:
-    """A set of label-feature files."""
-    folder.mkdir(exist_ok=True)
-    queries = [{"uid": f"q{row}", "title": f"{text} {row}", "target_ind": [row % 2]} for row in range(4)]
-    write_lines(folder / "trn.json", queries)
-    write_lines(folder / "tst.json", queries)
-    write_lines(folder / "lbl.json", [{"title": "shoes"}, {"title": "red"}])
-    return folder
-
-
-def write_lines(file: Path, records: list[Any]) -> None:
-    file.write_text("".join(json.dumps(record) + "\n" for record in records))
-
-
-def read(path: Path) -> Dataset:
-    return open_dataset(str(path), "title", default_registry())
 
 
 def alone(*arguments: object, memory: int, environment: dict[str, str] | None = None) -> tuple[int, str]:

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from small_sets import read, tables
 
-from xmclab.api import Dataset
 from xmclab.data import open_dataset
 from xmclab.errors import XmclabError
 from xmclab.host.registry import default_registry
@@ -30,24 +30,6 @@ Call = Callable[..., tuple[int, str, str]]
 QUICK = 20.0  # seconds
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of numpy, about damaged headers
 FUZZ, FUZZ_SLOW = (int(os.environ.get(name, few)) for name, few in (("FUZZ", 12), ("FUZZ_SLOW", 6)))
-
-
-def tables(folder: Path, text: str = "red shoes") -> Path:
-    """A set of label-feature files."""
-    folder.mkdir(exist_ok=True)
-    queries = [{"uid": f"q{row}", "title": f"{text} {row}", "target_ind": [row % 2]} for row in range(4)]
-    write_lines(folder / "trn.json", queries)
-    write_lines(folder / "tst.json", queries)
-    write_lines(folder / "lbl.json", [{"title": "shoes"}, {"title": "red"}])
-    return folder
-
-
-def write_lines(file: Path, records: list[Any]) -> None:
-    file.write_text("".join(json.dumps(record) + "\n" for record in records))
-
-
-def read(path: Path) -> Dataset:
-    return open_dataset(str(path), "title", default_registry())
 
 
 SPLICES = (

@@ -30,24 +30,20 @@ Make = Callable[[Sequence[str]], Any]
 MINED = ["epochs=4", "sampler=cluster", "miner=ann", "refresh_every=1", "evaluate.every=2", "optim.decay=0.1"]
 
 
-def stopped(victim: Any, owner: Any, name: str, call: int, number: int, patch: pytest.MonkeyPatch) -> Stopped:
-    """What a run raises that gets a signal at this call of a function."""
-    before = signal.getsignal(number)
-    function, calls = getattr(owner, name), 0
+@pytest.fixture
+def stopped(signalled: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Stopped]:
+    """What a run raises that gets a signal at some call of a function."""
 
-    def counted(*arguments: Any, **named: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == call:
-            os.kill(os.getpid(), number)
-        return function(*arguments, **named)
+    def stop(victim: Any, owner: Any, name: str, call: int, number: int) -> Stopped:
+        before = signal.getsignal(number)
+        with monkeypatch.context() as local, Signals() as signals:
+            local.setattr(owner, name, signalled(number, getattr(owner, name), call))
+            with pytest.raises(Stopped) as caught:
+                run(victim.config, victim.folder, victim.quiet, resume=True, signals=signals)
+        assert signal.getsignal(number) is before
+        return caught.value
 
-    with patch.context() as local, Signals() as signals:
-        local.setattr(owner, name, counted)
-        with pytest.raises(Stopped) as caught:
-            run(victim.config, victim.folder, victim.quiet, resume=True, signals=signals)
-    assert signal.getsignal(number) is before
-    return caught.value
+    return stop
 
 
 # 3
@@ -68,7 +64,7 @@ def stopped(victim: Any, owner: Any, name: str, call: int, number: int, patch: p
 def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_happened(
     mortal: Make,
     undisturbed: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    stopped: Any,
     owner: Any,
     name: str,
     call: int,
@@ -78,7 +74,7 @@ def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_happened(
     if number != signal.SIGTERM and (name, call) != ("step", 3):
         pytest.skip("the way of the signal is the same")
     victim = mortal([*MINED, "checkpoint.every=1000"])
-    stop = stopped(victim, owner, name, call, number, monkeypatch)
+    stop = stopped(victim, owner, name, call, number)
     assert stop.exit_code == 128 + number
     assert str(stop) == (
         f"stopped by {signal.Signals(number).name}: saved after step {saved}; "
@@ -88,29 +84,25 @@ def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_happened(
     assert victim.resumed == [saved]
 
 
-def test_with_validation_the_best_epoch_so_far_is_saved_too(
-    mortal: Make, undisturbed: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_validation_the_best_epoch_so_far_is_saved_too(mortal: Make, undisturbed: Make, stopped: Any) -> None:
     overrides = ["epochs=4", "validate.share=0.2", "head.clf.table=adagrad"]
     victim = mortal([*overrides, "checkpoint.every=1000"])
-    stopped(victim, Queries, "_rank", 3, signal.SIGTERM, monkeypatch)
+    stopped(victim, Queries, "_rank", 3, signal.SIGTERM)
     assert len(list((victim.folder / "checkpoints").glob("best-*"))) == 1
-    stopped(victim, Queries, "_rank", 3, signal.SIGTERM, monkeypatch)  # the test queries, with other weights
+    stopped(victim, Queries, "_rank", 3, signal.SIGTERM)  # the test queries, with other weights
     assert victim.ends() == undisturbed(overrides)
 
 
-def test_without_checkpoints_a_signal_ends_the_run_and_says_that_nothing_is_saved(
-    mortal: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_checkpoints_a_signal_ends_the_run_and_says_that_nothing_is_saved(mortal: Make, stopped: Any) -> None:
     victim = mortal(["checkpoint.every=0"])
-    stop = stopped(victim, Trainer, "step", 3, signal.SIGTERM, monkeypatch)
+    stop = stopped(victim, Trainer, "step", 3, signal.SIGTERM)
     assert str(stop) == "stopped by SIGTERM: after step 3; nothing is saved (checkpoint.every=0)"
     assert not (victim.folder / "checkpoints").exists()
 
 
-def test_a_signal_before_training_ends_it_at_once(mortal: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_before_training_ends_it_at_once(mortal: Make, stopped: Any) -> None:
     victim = mortal([])
-    stop = stopped(victim, Bag, "fit", 1, signal.SIGTERM, monkeypatch)
+    stop = stopped(victim, Bag, "fit", 1, signal.SIGTERM)
     assert str(stop) == "stopped by SIGTERM"
     assert not victim.folder.exists()
 

@@ -97,8 +97,16 @@ class Checkpoints(Guard):
         self._last, self._cost = time.perf_counter(), 0.0
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="xmclab-checkpoint")
         self._job: Future[None] | None = None
-        for left in self.root.glob(f"{TEMPORARY}*"):  # by a process that was killed
-            shutil.rmtree(left, ignore_errors=True)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Delete what a killed process left unfinished, and later checkpoints that could not be used.
+
+        They belong to steps that are done again; once what they share is written again, they would seem intact.
+        """
+        later = [folder for folder in by_step(self.root) if step_of(folder) > self.at.step]
+        for folder in (*later, *self.root.glob(f"{TEMPORARY}*")):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -297,8 +305,11 @@ class Checkpoints(Guard):
 
 def by_step(root: Path) -> list[Path]:
     """The folders of checkpoints, the latest first."""
-    found = {int(match[1]): path for path in root.glob("step-*") if (match := STEP.fullmatch(path.name))}
-    return [found[step] for step in sorted(found, reverse=True)]
+    return sorted((path for path in root.glob("step-*") if STEP.fullmatch(path.name)), key=step_of, reverse=True)
+
+
+def step_of(folder: Path) -> int:
+    return int(folder.name.partition("-")[2])
 
 
 def best_folder(best: Mapping[str, Any]) -> str:
