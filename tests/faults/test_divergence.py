@@ -91,7 +91,7 @@ def test_a_faulty_loss_stops_the_run_before_the_update_and_is_named(
     assert (code, stdout) == (5, "")
     assert "Traceback" not in err
     assert f"error: step 7: loss.clf term faulty (faulty_loss (plugin {plugin})): {finding}" in err
-    assert f"(repeat the step with: xmclab replay {out})" in err
+    assert f"(repeat the step with: xmclab replay {out} plugin={plugin})" in err
     record = json.loads((out / "failure" / "step.json").read_text())
     assert record["step"] == 7
     assert record["rows"]

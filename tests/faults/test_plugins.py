@@ -184,7 +184,9 @@ def test_42_a_loss_that_edits_its_scores_reaches_no_other_term(fresh: Call, tmp_
         code, _, err = fresh("run", *SMALL, plugin, f"loss.de={expression}", "--out", tmp_path / name)
         assert code == 0, err
         found.append(losses(tmp_path / name)[0][1])
-    assert found[0].items() <= found[1].items()
+    alone, beside = found
+    # With another term the scores take another way: one unit in the last place.
+    assert {name: beside[name] for name in alone} == pytest.approx(alone, rel=2e-7)
 
 
 def test_43_trackers_that_raise(install: Install, tmp_path: Path) -> None:

@@ -34,7 +34,11 @@ def harmless(*texts: str) -> None:
 @pytest.fixture
 def evil_run(small_run: Path, tmp_path: Path) -> Path:
     """A run whose folder and labels have such names."""
-    run = shutil.copytree(small_run, tmp_path / f"run {EVIL[:40].replace('/', '')}[bold]b[bold] :bomb:")
+    run = shutil.copytree(
+        small_run,
+        tmp_path / f"run {EVIL[:40].replace('/', '')}[bold]b[bold] :bomb:",
+        ignore=shutil.ignore_patterns("manifest.json"),
+    )
     lines = [json.loads(line) for line in (run / "labels.jsonl").read_text().splitlines()]
     for line in lines:
         line["name"] = EVIL
@@ -67,7 +71,7 @@ def test_json_lines_are_the_bytes_of_the_data(call: Call, evil_run: Path, tmp_pa
 
 
 def test_a_lone_surrogate_is_shown_and_written(call: Call, small_run: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(small_run, tmp_path / "run")
+    run = shutil.copytree(small_run, tmp_path / "run", ignore=shutil.ignore_patterns("manifest.json"))
     text = (run / "labels.jsonl").read_text().splitlines()
     (run / "labels.jsonl").write_text("".join('{"name": "\\ud800", "text": "\\udfff"}\n' for _ in text))
     code, out, _ = call("predict", run, "--text", "perl", "-k", "1")
@@ -79,7 +83,7 @@ def test_a_lone_surrogate_is_shown_and_written(call: Call, small_run: Path, tmp_
 
 
 def test_a_very_long_name_is_shown(call: Call, small_run: Path, tmp_path: Path) -> None:
-    run = shutil.copytree(small_run, tmp_path / "run")
+    run = shutil.copytree(small_run, tmp_path / "run", ignore=shutil.ignore_patterns("manifest.json"))
     text = (run / "labels.jsonl").read_text().splitlines()
     (run / "labels.jsonl").write_text("".join(json.dumps({"name": LONG, "text": "t"}) + "\n" for _ in text))
     code, out, _ = call("predict", run, "--text", LONG, "-k", "1")

@@ -76,7 +76,7 @@ def trainer_in_this_process(threads: int) -> Iterator[runner.Launch]:
     def launch(command: Sequence[str], log: Path, stop: runner.Watch | None = None) -> int:
         overrides, folder = [word for word in command if "=" in word], command[-1]
         log.touch()
-        train(resolve(overrides, default_registry()), Path(folder), Console(quiet=True))
+        train(resolve(overrides, default_registry()), Path(folder), Console(quiet=True), resume="--resume" in command)
         return 0
 
     yield launch

@@ -102,9 +102,9 @@ class Featuriser(FeatureOptions):
         featuriser = cls(**state["options"])
         featuriser.vocabulary = {name: position for position, name in enumerate(state["vocabulary"])}
         featuriser.idf = np.asarray(idf, dtype=np.float32)
-        known = len(featuriser.vocabulary)
-        if known != len(state["vocabulary"]) or featuriser.idf.shape != (known,):
-            raise ValueError(f"{len(state['vocabulary'])} features, {known} of them distinct, but {len(idf)} weights")
+        listed, distinct = len(state["vocabulary"]), len(featuriser.vocabulary)
+        if distinct != listed or featuriser.idf.shape != (featuriser.buckets or listed,):
+            raise ValueError(f"{listed} features, {distinct} of them distinct, but {len(idf)} weights")
         return featuriser
 
     def _frequent(self, texts: Sequence[str]) -> dict[str, int]:
