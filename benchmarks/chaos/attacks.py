@@ -193,12 +193,13 @@ def signals(job: Job, number: int, wanted: int) -> Outcome:
                 process.until(lambda: False, rng.uniform(0, 0.03))
                 process.send(number)
             code, steps = process.wait(), process.marks.steps
+            late_end = process.marks.entered("saving the model") > 0  # the model may be that of another epoch
             if code == 0:  # it had ended
                 continue
             problems = [] if code == 128 + number else [f"exit {code}: {process.said}"]
             ended, process = job.ends(folder)
             replayed = steps + process.marks.steps - job.steps
-            if replayed and not twice and phase not in LATE:
+            if replayed and not twice and not late_end:
                 ended.append(f"{replayed} steps were lost in {phase}")
             outcome.replayed += replayed
             outcome.hits[phase] += 1

@@ -169,6 +169,7 @@ class Process:
         return self.code
 
     def send(self, number: int) -> None:
+        assert self.pid > 0, "0 would be all processes of the group"
         if not self.ended():
             os.kill(self.pid, number)
             if number == signal.SIGKILL:
@@ -202,7 +203,7 @@ def start(words: Sequence[str], log: Path, fresh: bool = False, largest: int = 0
 
 
 def _become(words: Sequence[str], log: Path, fresh: bool, largest: int, marks: Marks) -> None:
-    """Be that process."""
+    """Be that process; never return, whatever signals come."""
     code = 99
     try:
         die_with_parent()
@@ -215,16 +216,24 @@ def _become(words: Sequence[str], log: Path, fresh: bool, largest: int, marks: M
         if fresh:
             os.execv(sys.executable, [sys.executable, "-m", "xmclab", *words])
         marks.watch()
-        sys.argv = ["xmclab", *words]
+        code = _exit_code(words)
+    finally:
+        os._exit(code)
+
+
+def _exit_code(words: Sequence[str]) -> int:
+    sys.argv = ["xmclab", *words]
+    try:
         main()
     except SystemExit as exit_:
-        code = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+        return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except BaseException:
         traceback.print_exc()
+        return 99
     finally:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()
-        os._exit(code)
+    return 0
 
 
 def die_with_parent() -> None:
