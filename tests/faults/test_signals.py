@@ -50,29 +50,24 @@ def stopped(signalled: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., St
 
 
 @pytest.mark.parametrize(
-    ("owner", "name", "call", "saved"),
+    ("number", "owner", "name", "call", "saved"),
     [
-        (Trainer, "step", 3, 3),
-        (Trainer, "step", 5, 5),  # the last one of an epoch
-        (Trainer, "see", 2, 10),  # in the refresh after two epochs
-        (Queries, "_rank", 1, 10),
-        (Queries, "_rank", 2, 20),  # the closing evaluation
+        (signal.SIGTERM, Trainer, "step", 3, 3),
+        (signal.SIGINT, Trainer, "step", 3, 3),
+        (signal.SIGHUP, Trainer, "step", 3, 3),
+        (signal.SIGTERM, Trainer, "step", 5, 5),
+        (signal.SIGTERM, Trainer, "see", 2, 10),
+        (signal.SIGTERM, Queries, "_rank", 1, 10),
+        (signal.SIGTERM, Queries, "_rank", 2, 20),
     ],
-    ids=["a step", "the end of an epoch", "a refresh", "an evaluation", "the last evaluation"],
+    ids=[
+        *("in a step", "Ctrl-C", "the terminal closes", "at the end of an epoch"),
+        *("in the refresh after two epochs", "in an evaluation", "in the last evaluation"),
+    ],
 )
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_happened(
-    mortal: Make,
-    undisturbed: Make,
-    stopped: Any,
-    owner: Any,
-    name: str,
-    call: int,
-    saved: int,
-    number: int,
+    mortal: Make, undisturbed: Make, stopped: Any, number: int, owner: Any, name: str, call: int, saved: int
 ) -> None:
-    if number != signal.SIGTERM and (name, call) != ("step", 3):
-        pytest.skip("the way of the signal is the same")
     victim = mortal([*MINED, "checkpoint.every=1000"])
     stop = stopped(victim, owner, name, call, number)
     assert stop.exit_code == 128 + number
