@@ -23,6 +23,7 @@ from xmclab.model.encoders.bag import Bag
 from xmclab.runs import checkpoints, shards
 from xmclab.runs.measure import Queries
 from xmclab.runs.run import run
+from xmclab.serve.predictor import Predictor
 from xmclab.system.signals import Signals
 from xmclab.training.trainer import Trainer
 
@@ -191,3 +192,17 @@ def test_ctrl_c_leaves_one_line_during_imports_as_in_a_run(tmp_path: Path) -> No
         assert process.returncode in (130, -signal.SIGINT), err  # shells show both as 130; Python may choose the latter
         assert "Traceback" not in err
         assert "stopped by SIGINT" in err.splitlines()[-1] or err.splitlines()[-1] == "interrupted"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_other_commands_clean_up_too(call: Any, small_run: Path, tmp_path: Path, number: int, signalled: Any) -> None:
+    """No file appears that is not whole, and none is left over."""
+    before = signal.getsignal(number)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Predictor, "rank", signalled(number, Predictor.rank, 1))
+        code, out, err = call("predict", small_run, "--text", "perl", "--out", tmp_path / "answers.txt")
+    assert (code, out) == (128 + number, "")
+    assert err.splitlines()[-1] == f"stopped by {signal.Signals(number).name}"
+    assert "Traceback" not in err
+    assert not list(tmp_path.iterdir())
+    assert signal.getsignal(number) is before

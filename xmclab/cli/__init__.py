@@ -25,6 +25,7 @@ from xmclab.cli.common import Json, Trust, print_files, print_json, registry_wit
 from xmclab.errors import ConfigError, MemoryLimitError, Problem, Stopped, XmclabError
 from xmclab.system import messages
 from xmclab.system.memory import out_of_memory, what_to_lower
+from xmclab.system.signals import Signals
 from xmclab.system.terminal import printable
 from xmclab.system.trust import trusting_remote_code
 
@@ -47,7 +48,7 @@ def main() -> None:
     # Otherwise torch's idle threads spin on the cores that our planner and compiled loops need.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _print_utf_8()
-    with messages.shown():
+    with messages.shown(), Signals():  # SIGTERM ends a command like Ctrl-C: it cleans up after itself
         code = _run_app()
     try:
         sys.stdout.flush()
@@ -200,7 +201,6 @@ def _train(config: Any, out: Path | None, as_json: bool, resume: bool, strict: b
     from xmclab.runs.run import print_result
     from xmclab.runs.run import run as train
     from xmclab.system.console import Console
-    from xmclab.system.signals import Signals
 
     # Parts may print; stdout is for results only.
     with contextlib.redirect_stdout(sys.stderr), Signals() as signals:
