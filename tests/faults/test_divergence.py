@@ -15,11 +15,11 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from xmclab.errors import DivergedError
+from xmclab.errors import DivergedError, Problem
 from xmclab.host.config import Config
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
-from xmclab.runs import checkpoints
+from xmclab.runs import checkpoints, store
 from xmclab.runs.replay import replay
 from xmclab.runs.run import run
 from xmclab.training.trainer import Trainer
@@ -169,6 +169,53 @@ def test_a_sound_step_can_be_repeated_too(
     assert document["record"]["terms"] == fourth["terms"]
     low, high = document["scores"]["de"]
     assert -1.01 <= low < high <= 1.01
+
+
+@pytest.mark.parametrize("overrides", [[], ["sampler=cluster", "miner=ann", "refresh_every=1"]], ids=["plain", "mined"])
+def test_the_first_step_of_an_epoch_can_be_repeated(
+    call: Call,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small_config: Callable[..., Config],
+    overrides: list[str],
+) -> None:
+    """Its checkpoint ends the epoch before, and a refresh may be due in between."""
+    step, first = Trainer.step, 5
+
+    def fails(self: Trainer, number: int, prepared: Any) -> Any:
+        if number == first:
+            raise DivergedError(Problem(f"step {number}", "loss not finite"))
+        return step(self, number, prepared)
+
+    config = small_config(*overrides)
+    run(config, tmp_path / "undisturbed", QUIET)
+    records = [json.loads(line) for line in (tmp_path / "undisturbed" / "metrics.jsonl").read_text().splitlines()]
+    [expected] = [record for record in records if record.get("step") == first]
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", fails)
+        with pytest.raises(DivergedError):
+            run(config, tmp_path / "run", QUIET)
+    found = checkpoints.newest(tmp_path / "run")
+    assert found
+    assert (found.at.epoch, found.at.step) == (0, first)
+    code, out, err = call("replay", tmp_path / "run", "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["step"] == first
+    assert document["record"]["loss"] == expected["loss"]
+    assert document["record"]["terms"] == expected["terms"]
+
+
+def test_after_the_last_step_there_is_nothing_to_repeat(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Config]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "save_model", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            run(small_config("checkpoint.every=5"), tmp_path / "run", QUIET)
+    code, out, err = call("replay", tmp_path / "run")
+    assert (code, out) == (7, "")
+    assert "its newest checkpoint is that of its last step: none follows" in err
 
 
 def test_without_a_checkpoint_there_is_nothing_to_repeat(call: Call, small_run: Path) -> None:

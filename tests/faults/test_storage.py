@@ -252,6 +252,31 @@ def test_what_many_checkpoints_share_is_written_again_if_it_was_damaged(
     assert victim.ends() == undisturbed(overrides)
 
 
+@pytest.mark.parametrize("how", ["missing", "flipped", "truncated"])
+def test_a_damaged_checkpoint_is_not_in_the_way_of_those_before_its_step(
+    stopped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Config], how: str
+) -> None:
+    """The run goes on from step 3 and saves after steps 4 and 5; the checkpoint of step 6 is the damaged one."""
+    _, folder = stopped(tmp_path)
+    root = folder / "checkpoints"
+    damaged(root / "step-000000006" / "dense-0.safetensors", how)
+    config, step = small_config("checkpoint.every=1", "checkpoint.keep=1"), Trainer.step
+
+    def dies(self: Trainer, number: int, prepared: Any) -> Any:
+        if number == 5:
+            raise ZeroDivisionError
+        return step(self, number, prepared)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", dies)
+        with pytest.raises(ZeroDivisionError):
+            run(config, folder, QUIET, resume=True)
+    assert [path.name for path in checkpoints.by_step(root)] == ["step-000000005"]
+    run(config, folder, QUIET, resume=True)
+    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if record["event"] == "step"] == list(range(10))
+
+
 def test_rows_that_are_missing_are_not_made_up(stopped: Any, tmp_path: Path) -> None:
     """A manifest that matches its files, but whose tables have a gap."""
     _, folder = stopped(tmp_path)
@@ -280,6 +305,75 @@ def test_a_run_with_another_config_is_not_resumed(stopped: Any, call: Call, tmp_
         "(start in a new folder, or allow it with resume.allow=KEY,KEY)",
     ]
     code, _, err = call("run", "--resume", folder, "optim.decay=0.5", "resume.allow=optim.decay", "checkpoint.every=0")
+    assert code == 0, err
+    assert "resuming after step 6 of 10" in err
+
+
+def test_a_key_of_resume_allow_that_is_none_is_named(stopped: Any, call: Call, tmp_path: Path) -> None:
+    _, folder = stopped(tmp_path)
+    code, out, err = call("run", "--resume", folder, "optim.decay=0.5", "resume.allow=optim.dekay")
+    assert (code, out) == (2, "")
+    assert "error: resume.allow: unknown key 'optim.dekay' (did you mean 'optim.decay'?)" in err
+
+
+def test_a_run_is_not_resumed_for_fewer_epochs_than_it_had(stopped: Any, call: Call, tmp_path: Path) -> None:
+    """It would end where it stands, as if it were a run of so many epochs."""
+    _, folder = stopped(tmp_path)
+    code, out, err = call("run", "--resume", folder, "epochs=1", "resume.allow=epochs")
+    assert (code, out) == (2, "")
+    assert err == "error: epochs=1: the run is in its epoch 2 already (choose as many or more)\n"
+    assert checkpoints.newest(folder)
+    assert "epochs: 2" in (folder / "config.yaml").read_text()
+
+
+def test_another_data_set_is_not_taken_for_a_changed_one(stopped: Any, call: Call, tmp_path: Path) -> None:
+    _, folder = stopped(tmp_path)
+    code, out, err = call("run", "--resume", folder, "data=debian")
+    assert (code, out) == (3, "")
+    assert "data=debian: not the data of the run, which began with data=tiny" in err
+
+
+def test_a_run_without_its_manifest_is_not_told_to_do_the_same_again(stopped: Any, call: Call, tmp_path: Path) -> None:
+    _, folder = stopped(tmp_path)
+    (folder / "manifest.json").unlink()
+    code, out, err = call("run", "--resume", folder)
+    assert (code, out) == (7, "")
+    assert err == f"error: {folder / 'manifest.json'}: missing (restore the file, or train the run again)\n"
+
+
+def test_a_run_that_starts_over_says_so(stopped: Any, call: Call, tmp_path: Path) -> None:
+    _, folder = stopped(tmp_path)
+    shutil.rmtree(folder / "checkpoints")
+    code, _, err = call("run", "--resume", folder)
+    assert code == 0, err
+    assert f"{folder}: no checkpoint, so training starts from the beginning" in err
+
+
+@pytest.mark.parametrize("thread", [False, True], ids=["between steps", "in the thread"])
+def test_a_folder_that_is_moved_away_stays_whole_and_is_resumed_there(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Config], thread: bool
+) -> None:
+    """Nothing appears in its old place, and the run ends with an error about it."""
+    step, write_folder = Trainer.step, shards.write_folder
+    folder, moved = tmp_path / "run", tmp_path / "moved"
+
+    def moving(self: Trainer, number: int, prepared: Any) -> Any:
+        if number == 7 and not thread:
+            folder.rename(moved)
+        return step(self, number, prepared)
+
+    def writing(root: Path, name: str, *rest: Any) -> Path:
+        if name == "step-000000008" and thread:
+            folder.rename(moved)
+        return write_folder(root, name, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "step", moving)
+        patch.setattr(checkpoints, "write_folder", writing)
+        with pytest.raises(StorageError, match="No such file or directory"):
+            run(small_config("checkpoint.every=2"), folder, QUIET)
+    assert not folder.exists()
+    code, _, err = call("run", "--resume", moved)
     assert code == 0, err
     assert "resuming after step 6 of 10" in err
 
@@ -376,6 +470,18 @@ def test_a_run_that_has_ended_is_shown_and_not_trained_again(
     code, out, err = call(*arguments, "pool.beta=2")
     assert (code, out) == (2, "")
     assert "error: pool.beta: 3 in the run, 2 in this command" in err
+
+
+def test_a_run_that_has_ended_says_what_has_no_effect(call: Call, tmp_path: Path) -> None:
+    code, _, err = call("run", *TINY, "--out", tmp_path / "run")
+    assert code == 0, err
+    assert call("run", "--resume", tmp_path / "run", "device=cpu")[2] == ""
+    code, _, err = call("run", "--resume", tmp_path / "run", "epochs=9", "resume.allow=epochs", "data=debian")
+    assert code == 0
+    assert err.splitlines() == [
+        "warning: the run has ended, so this has no effect: epochs: 2 in the run, 9 in this command",
+        "warning: the run has ended, so this has no effect: data.source: tiny in the run, debian in this command",
+    ]
 
 
 def test_to_resume_needs_a_run(call: Call, tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from xmclab.model.device import deterministic
 from xmclab.runs import store
 from xmclab.runs.resume import earlier_run
 from xmclab.training.diagnosis import diagnose
+from xmclab.training.loop import Position
 from xmclab.training.trainer import Trainer
 
 
@@ -50,12 +52,9 @@ def replay(folder: Path, config: Config, console: Console | None = None) -> Repl
         tokeniser = Tokeniser(config.settings.data, console)
         trainer = Trainer(config, opened.training, tokeniser, assets=folder / store.ENCODER)
         found.restore(trainer, None)
-        at = found.at
-        plan = trainer.plan(at.epoch)
+        at, plan = found.at, trainer.plan(found.at.epoch)
         if at.batch >= len(plan):
-            raise StorageError(
-                Problem(str(folder), f"its newest checkpoint ends epoch {at.epoch + 1}: no step follows")
-            )
+            at, plan = _next_epoch(folder, trainer, at)
         prepared = trainer.prepare(at.step, plan[at.batch])
         scores = diagnose(trainer, at.step, prepared).scores
         torch.manual_seed(prepared.seed)
@@ -63,3 +62,13 @@ def replay(folder: Path, config: Config, console: Console | None = None) -> Repl
             return Replay(at.step, dict(trainer.step(at.step, prepared)), scores, [])
         except DivergedError as error:
             return Replay(at.step, dict(error.details or {}), scores, error.problems)
+
+
+def _next_epoch(folder: Path, trainer: Trainer, at: Position) -> tuple[Position, Sequence[Any]]:
+    """The first step of the epoch after this one, which begins with a refresh if one is due, and its batches."""
+    epoch = at.epoch + 1
+    if epoch >= trainer.settings.epochs:
+        raise StorageError(Problem(str(folder), "its newest checkpoint is that of its last step: none follows"))
+    if trainer.refresh_due(epoch):
+        trainer.refresh(epoch)
+    return replace(at, epoch=epoch, batch=0), trainer.plan(epoch)

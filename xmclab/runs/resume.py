@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from xmclab.api import Dataset
-from xmclab.errors import ConfigError, DataError, Problem
+from xmclab.errors import ConfigError, DataError, Problem, did_you_mean
 from xmclab.host.config import Config
 from xmclab.host.resolver import resolve
 from xmclab.runs import store
@@ -68,8 +68,10 @@ def earlier_run(folder: Path, config: Config, data: Dataset, strict: bool) -> tu
             fingerprint = read_json(folder / store.ENVIRONMENT)["data"]["sha256"]
     refuse_other(folder, config, theirs)
     if fingerprint != data.fingerprint:
-        hint = "restore them, or train in a new folder"
-        raise DataError(Problem(f"data={config.settings.data.source}", "the files changed since the run began", hint))
+        raise DataError(_other_data(config.settings.data.source, theirs["data"]["source"]))
+    if found and found.at.epoch >= config.settings.epochs:
+        done = f"the run is in its epoch {found.at.epoch + 1} already"
+        raise ConfigError(Problem(f"epochs={config.settings.epochs}", done, "choose as many or more"))
     if found and found.manifest["torch"] != torch.__version__:
         logger.warning(
             "the run began with torch %s, this is %s: last digits may differ",
@@ -77,6 +79,14 @@ def earlier_run(folder: Path, config: Config, data: Dataset, strict: bool) -> tu
             torch.__version__,
         )
     return dataclasses.replace(config, recipe=store.recipe_of(folder) or config.recipe), found
+
+
+def _other_data(source: str, theirs: str) -> Problem:
+    if source == theirs:
+        hint = "restore them, or train in a new folder"
+        return Problem(f"data={source}", "the files changed since the run began", hint)
+    hint = "leave it out, or train in a new folder"
+    return Problem(f"data={source}", f"not the data of the run, which began with data={theirs}", hint)
 
 
 def config_of(folder: Path, config: Config) -> dict[str, Any]:
@@ -91,16 +101,42 @@ def refuse_other(folder: Path, config: Config, theirs: Mapping[str, Any]) -> Non
         ConfigError: with every key.
     """
     if problems := list(differences(theirs, config)):
+        problems += _unknown(theirs, config)
         hint = "start in a new folder, or allow it with resume.allow=KEY,KEY"
         raise ConfigError(*problems, Problem(f"resume {folder}", "the run has another config", hint))
 
 
-def differences(theirs: Mapping[str, Any], config: Config) -> Iterator[Problem]:
-    """The keys that matter and differ."""
-    allowed = (*HARMLESS, *config.settings.resume.allow)
+def _unknown(theirs: Mapping[str, Any], config: Config) -> Iterator[Problem]:
+    """The names in `resume.allow` that are no key or group of either config."""
+    keys = [key for key, _ in (*flat(theirs), *flat(config.to_dict()))]
+    for name in config.settings.resume.allow:
+        if not any(_within(key, name) for key in keys):
+            yield Problem("resume.allow", f"unknown key {name!r}", did_you_mean(name, keys))
+
+
+def without_effect(folder: Path, config: Config) -> list[Problem]:
+    """The keys of a command that differ from those of a run that has ended."""
+    ended = config_of(folder, config)
+    quiet = [name for name in HARMLESS if name != "data.source"]
+    return list(differences(ended, config, quiet))
+
+
+def _within(key: str, name: str) -> bool:
+    """Whether this is the key of that name, or of its group."""
+    return key == name or key.startswith(f"{name}.")
+
+
+def differences(theirs: Mapping[str, Any], config: Config, allowed: Sequence[str] | None = None) -> Iterator[Problem]:
+    """The keys that matter and differ.
+
+    Args:
+        allowed: keys and groups that may differ; by default the harmless ones and `resume.allow`.
+    """
+    if allowed is None:
+        allowed = (*HARMLESS, *config.settings.resume.allow)
     old, new = dict(flat(theirs)), dict(flat(config.to_dict()))
     for key in dict.fromkeys((*old, *new)):
-        harmless = any(key == name or key.startswith(f"{name}.") for name in allowed)
+        harmless = any(_within(key, name) for name in allowed)
         if not harmless and old.get(key) != new.get(key):
             yield Problem(key, f"{old.get(key)} in the run, {new.get(key)} in this command")
 

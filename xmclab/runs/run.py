@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import shutil
 import sys
 import time
@@ -29,7 +30,7 @@ from xmclab.runs.display import Display
 from xmclab.runs.measure import Queries, Scores
 from xmclab.runs.observers import observed
 from xmclab.runs.profile import Profile
-from xmclab.runs.resume import config_of, earlier_run, refuse_other
+from xmclab.runs.resume import config_of, earlier_run, refuse_other, without_effect
 from xmclab.runs.sizes import refuse_full_disk, refuse_too_large, shortages
 from xmclab.system.console import plain
 from xmclab.system.memory import out_of_memory, what_to_lower
@@ -38,6 +39,8 @@ from xmclab.system.reading import read_json
 from xmclab.system.signals import Signals
 from xmclab.training.loop import Log, Position, fit
 from xmclab.training.trainer import Trainer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -84,10 +87,12 @@ def run(
         folder = folder or stack.enter_context(store.claimed(None, f"{config.recipe}-{opened.whole.name}"))
         stack.enter_context(deterministic(settings.deterministic))
         stack.enter_context(failures(settings.compile))
-        found = None
+        console, found = console or Console(file=sys.stderr), None
         if (folder / store.MANIFEST).is_file():
             config, found = earlier_run(folder, config, opened.whole, strict)
-        job = _Job(config, opened, folder, console or Console(file=sys.stderr), signals or Signals(), started)
+            if found is None:
+                note(console, f"{folder}: no checkpoint, so training starts from the beginning")
+        job = _Job(config, opened, folder, console, signals or Signals(), started)
         try:
             return job.result(found)
         except Stopped as stop:
@@ -103,6 +108,8 @@ def _ended(folder: Path, config: Config) -> RunResult:
         ConfigError: it had another config.
     """
     refuse_other(folder, config, config_of(folder, config))
+    for problem in without_effect(folder, config):
+        logger.warning("the run has ended, so this has no effect: %s", problem)
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # if it was killed just before
     with store.damage_reported(folder / store.RESULT):
         document = read_json(folder / store.RESULT)

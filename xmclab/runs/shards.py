@@ -36,12 +36,15 @@ HINT = "an earlier checkpoint may be intact"
 def write_folder(root: Path, name: str, files: Mapping[str, Mapping[str, Tensor]], about: Mapping[str, Any]) -> Path:
     """Write tensors by file name; the folder appears once it is complete, and replaces a damaged one.
 
+    Args:
+        root: exists.
+
     Raises:
         OSError: nothing appears.
     """
     temporary = root / f"{TEMPORARY}{name}-{os.getpid()}"
     try:
-        temporary.mkdir(parents=True)
+        temporary.mkdir()  # without parents: a run folder that was moved away must not come back in part
         for file, tensors in files.items():
             write_tensors(temporary / file, tensors)
         document = {"format": FORMAT, "xmclab": __version__, "torch": torch.__version__, "numpy": np.__version__}

@@ -106,11 +106,13 @@ def claimed(out: Path | None, name: str, resume: bool = False) -> Iterator[Path]
         contents = set(_contents(folder))
         begun = resume and (MANIFEST in contents or contents <= {ENCODER, LABELS, ENVIRONMENT, CONFIG})
         if contents and not begun:
+            if resume and CONFIG in contents:
+                raise StorageError(Problem(str(folder / MANIFEST), "missing", CHANGED))
             raise _refusal(folder, where)
         try:
             yield folder
         finally:
-            if created and not _contents(folder):
+            if created and folder.is_dir() and not _contents(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -127,7 +129,7 @@ def _sweep(folder: Path) -> None:
 
 def _refusal(folder: Path, where: str) -> StorageError:
     if (folder / CONFIG).is_file() and not (folder / RESULT).is_file():
-        hint = f"resume it with: xmclab run --resume {folder}; or choose a new folder"
+        hint = f"resume it with: xmclab run --resume {shlex.quote(str(folder))}; or choose a new folder"
         return StorageError(Problem(where, "the folder holds an unfinished run", hint))
     return StorageError(Problem(where, "the folder is not empty", "choose a new folder, or empty it"))
 
@@ -406,7 +408,8 @@ def without(folder: Path, name: str) -> StorageError:
     """The refusal of a run folder that lacks a file."""
     if not (folder / CONFIG).is_file():
         return StorageError(Problem(str(folder), "not a run folder", f"it has no {CONFIG}"))
-    hint = "" if (folder / RESULT).is_file() else f"; finish it with: xmclab run --resume {folder}"
+    ended, words = (folder / RESULT).is_file(), shlex.join(["xmclab", "run", "--resume", str(folder)])
+    hint = "" if ended else f"; finish it with: {words}"
     return StorageError(Problem(str(folder), "not the folder of a finished run", f"it has no {name}{hint}"))
 
 

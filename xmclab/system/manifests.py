@@ -45,6 +45,8 @@ def read_manifest(path: Path, known: int, hint: str) -> dict[str, Any]:
             _check_files(path.parent, manifest.get("files"))
     except BeyondLimit as error:
         raise StorageError(error.at(str(path))) from error
+    except FileNotFoundError as error:
+        raise StorageError(Problem(str(path), "missing", hint)) from error
     except (OSError, ValueError) as error:
         raise StorageError(Problem(str(path), f"damaged: {error}", hint)) from error
     if version > known:
