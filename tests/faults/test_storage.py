@@ -351,7 +351,12 @@ def test_a_run_that_starts_over_says_so(stopped: Any, call: Call, tmp_path: Path
 
 @pytest.mark.parametrize("thread", [False, True], ids=["between steps", "in the thread"])
 def test_a_folder_that_is_moved_away_stays_whole_and_is_resumed_there(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Config], thread: bool
+    call: Call,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    small_config: Callable[..., Config],
+    waiting_for_checkpoints: None,
+    thread: bool,
 ) -> None:
     """Nothing appears in its old place, and the run ends with an error about it."""
     step, write_folder = Trainer.step, shards.write_folder
