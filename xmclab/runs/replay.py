@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from rich.console import Console
 
 from xmclab.data.tokens import Tokeniser
@@ -64,7 +65,7 @@ def replay(folder: Path, config: Config, console: Console | None = None) -> Repl
             return Replay(at.step, dict(error.details or {}), scores, error.problems)
 
 
-def _next_epoch(folder: Path, trainer: Trainer, at: Position) -> tuple[Position, Sequence[Any]]:
+def _next_epoch(folder: Path, trainer: Trainer, at: Position) -> tuple[Position, list[NDArray[np.int64]]]:
     """The first step of the epoch after this one, which begins with a refresh if one is due, and its batches."""
     epoch = at.epoch + 1
     if epoch >= trainer.settings.epochs:
