@@ -252,31 +252,6 @@ def test_what_many_checkpoints_share_is_written_again_if_it_was_damaged(
     assert victim.ends() == undisturbed(overrides)
 
 
-@pytest.mark.parametrize("how", ["missing", "flipped", "truncated"])
-def test_a_damaged_checkpoint_is_not_in_the_way_of_those_before_its_step(
-    stopped: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Config], how: str
-) -> None:
-    """The run goes on from step 3 and saves after steps 4 and 5; the checkpoint of step 6 is the damaged one."""
-    _, folder = stopped(tmp_path)
-    root = folder / "checkpoints"
-    damaged(root / "step-000000006" / "dense-0.safetensors", how)
-    config, step = small_config("checkpoint.every=1", "checkpoint.keep=1"), Trainer.step
-
-    def dies(self: Trainer, number: int, prepared: Any) -> Any:
-        if number == 5:
-            raise ZeroDivisionError
-        return step(self, number, prepared)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", dies)
-        with pytest.raises(ZeroDivisionError):
-            run(config, folder, QUIET, resume=True)
-    assert [path.name for path in checkpoints.by_step(root)] == ["step-000000005"]
-    run(config, folder, QUIET, resume=True)
-    records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [record["step"] for record in records if record["event"] == "step"] == list(range(10))
-
-
 def test_rows_that_are_missing_are_not_made_up(stopped: Any, tmp_path: Path) -> None:
     """A manifest that matches its files, but whose tables have a gap."""
     _, folder = stopped(tmp_path)

@@ -107,7 +107,7 @@ def refuse_other(folder: Path, config: Config, theirs: Mapping[str, Any]) -> Non
 
 
 def _unknown(theirs: Mapping[str, Any], config: Config) -> Iterator[Problem]:
-    """The names in `resume.allow` that are no key or group of either config."""
+    """The names in `resume.allow` that neither config has as a key or group."""
     keys = [key for key, _ in (*flat(theirs), *flat(config.to_dict()))]
     for name in config.settings.resume.allow:
         if not any(_within(key, name) for key in keys):
