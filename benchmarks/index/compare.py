@@ -80,7 +80,9 @@ def real(source: str) -> Case:
     config = with_reader(resolve(["recipe=unidec", "loss.clf=ds", "epochs=2", f"data={source}"], registry))
     trainer = Trainer(config, open_data(config))
     fit(trainer, lambda record: None, dict)
-    view = trainer.refresh(2)
+    trainer.refresh(2)
+    view = trainer.view
+    assert view is not None
     name = f"{Path(source).name}, trained"
     return Case(name, torch.from_numpy(view.queries_ND), torch.from_numpy(view.labels_LD))
 

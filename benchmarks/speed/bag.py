@@ -18,8 +18,8 @@ def measure() -> list[Row]:
     registry = default_registry()
     config = resolve(["recipe=unidec"], registry)
     trainer = Trainer(config, open_dataset("debian", "title", registry))
-    view = trainer.refresh(1)
-    plan = trainer.plan(1, view)
+    trainer.refresh(1)
+    plan = trainer.plan(1)
     times: dict[str, float] = defaultdict(float)
     clock = time.perf_counter()
 

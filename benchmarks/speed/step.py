@@ -139,7 +139,7 @@ class Step:
         self.folder = Path(self._folder.name)
         save_bert(self.folder, layers, width)
         self.trainer = make_trainer(self.folder, data, width, queries, pool)
-        rows = self.trainer.plan(0, None)[0]
+        rows = self.trainer.plan(0)[0]
         self.prepared = self.trainer.prepare(0, rows)
         sizes = f"{len(self.prepared.batch.rows_Q)} queries × {len(self.prepared.batch.labels_P)} labels"
         self.shape = f"{layers}×{width} encoder, {sizes}, dim {width}"

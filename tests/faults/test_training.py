@@ -62,8 +62,10 @@ def trainer(made: Dataset, *overrides: str) -> Trainer:
 
 def epoch(made: Trainer, number: int = 0) -> list[tuple[np.ndarray, Any]]:
     """The batches of an epoch, each as planned and as prepared."""
-    view = made.refresh(number) if made.needs_views and number else None
-    plan = made.plan(number, view)
+    made.view = None
+    if made.needs_views and number:
+        made.refresh(number)
+    plan = made.plan(number)
     return list(zip(plan, made.batches(plan, 100 * number), strict=True))
 
 

@@ -67,7 +67,7 @@ def test_after_a_refresh_any_batch_has_mined_negatives(
 
 def test_steps_go_round_where_an_epoch_is_short(small_trainer: Callable[..., Trainer]) -> None:
     trainer = small_trainer()
-    usual, first = rehearsal.steps(trainer, trainer.plan(0, None)[:1], 0)
+    usual, first = rehearsal.steps(trainer, trainer.plan(0)[:1], 0)
     assert usual > 0
     assert first >= 0
 

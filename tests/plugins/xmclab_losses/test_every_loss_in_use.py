@@ -80,8 +80,9 @@ def test_binary_losses_stream_over_all_labels_to_the_same_weights(name, monkeypa
 
 
 @each_loss
-def test_a_step_leaves_no_tensor_behind_on_the_cpu(name):
+def test_a_step_leaves_no_tensor_behind_on_the_cpu(name, monkeypatch):
     """On the `meta` device any operation that mixes in a tensor of the CPU raises."""
+    monkeypatch.setattr("xmclab.training.trainer.pick_device", torch.device)  # users cannot choose it
     made = make_trainer("device=meta", f"loss.clf={name}")
     prepared = made.prepare(0, made.rows_N[:48])
     loss, values = made.backward(0, prepared)
