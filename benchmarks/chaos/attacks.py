@@ -243,14 +243,15 @@ def disks(job: Job, wanted: int) -> Outcome:
         size = _size(job, disk)
         for _ in range(2 * wanted):
             with removed(disk / "run") as folder:
-                room = round(size * rng.uniform(0.02, 1.5))
+                room = round(size * rng.uniform(0.02, 4.0))
                 process, message = (_full if real else _limited)(job, folder, room)
                 if process.code == 0:  # the room was enough
                     outcome.problems += [
                         f"{problem}, though exit 0, in {room} bytes" for problem in job.changed(folder)
                     ]
                     continue
-                refused = process.code == 7 and message in process.text
+                early = "no room for the model and a checkpoint" in process.text  # known before training
+                refused = process.code == 7 and (early or message in process.text)
                 problems = [] if refused else [f"exit {process.code}: {process.said}"]
                 outcome.hits[process.marks.phase] += 1
                 outcome.judge(1, problems + job.ends(folder)[0])
