@@ -20,7 +20,7 @@ from xmclab.system.reading import read_json
 
 logger = logging.getLogger(__name__)
 
-# Keys that may change: no number of the run depends on them.
+# Keys that may change: at most last digits of the run depend on them.
 HARMLESS = (
     "device",
     "profile",
