@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
@@ -61,6 +64,8 @@ def reference(rule: str, decay: float, lr: float = 0.1) -> torch.Tensor:
         elif rule == "adagrad":
             total[ids] += (gradient**2).mean(1)
             update = gradient / (total[ids].sqrt() + 1e-8).unsqueeze(1)
+        elif rule == "momentum":
+            mean[ids] = update = 0.9 * mean[ids] + gradient
         else:
             update = gradient
         weight[ids] -= rate * update
@@ -68,7 +73,7 @@ def reference(rule: str, decay: float, lr: float = 0.1) -> torch.Tensor:
 
 
 @pytest.mark.usefixtures("both")
-@pytest.mark.parametrize("rule", ["adamw", "adagrad", "sgd"])
+@pytest.mark.parametrize("rule", ["adamw", "adagrad", "sgd", "momentum"])
 @pytest.mark.parametrize("decay", [0.0, 0.3])
 def test_lazy_decay_equals_decaying_every_row_at_every_step(rule: str, decay: float) -> None:
     table = make_table(rule)
@@ -89,6 +94,35 @@ def test_adamw_without_decay_is_sparse_adam() -> None:
         optimizer.step()
         schedule.step()
     torch.testing.assert_close(table.weight.detach(), peer.weight.detach(), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.usefixtures("both")
+@pytest.mark.parametrize(
+    ("rule", "dense"),
+    [
+        ("dense_adamw", lambda weights: torch.optim.AdamW(weights, lr=0.1, weight_decay=0.3)),
+        ("momentum", lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9)),
+    ],
+)
+def test_rules_of_torch_are_met_where_every_row_moves(
+    rule: str, dense: Callable[[Any], torch.optim.Optimizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AdamW moves rows that were touched earlier at every step; SGD with momentum is met if all are touched."""
+    monkeypatch.setattr(tables, "ROWS_AT_ONCE", 5)
+    table, peer = make_table(rule), torch.nn.Parameter(make_table().weight.detach().clone())
+    optimizers = RowOptimizer([table], decay=0.3 if rule == "dense_adamw" else 0.0), dense([peer])
+    schedules = [torch.optim.lr_scheduler.LambdaLR(each, lambda step: 1 / (1 + step)) for each in optimizers]
+    for ids, target in draws():
+        if rule == "momentum":
+            ids, target = torch.arange(ROWS), target[torch.arange(ROWS) % len(target)]
+        (table(ids) - target).square().sum().backward()
+        (peer[ids] - target).square().sum().backward()
+        for each, schedule in zip(optimizers, schedules, strict=True):
+            each.step()
+            schedule.step()
+            each.zero_grad()
+    table.settle()
+    torch.testing.assert_close(table.weight.detach(), peer.detach(), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.usefixtures("both")
@@ -154,7 +188,7 @@ def test_ascending_ids_are_not_sorted_again(monkeypatch: pytest.MonkeyPatch, ids
 
 
 @pytest.mark.usefixtures("both")
-@pytest.mark.parametrize("rule", ["adamw", "adagrad", "sgd"])
+@pytest.mark.parametrize("rule", ["adamw", "adagrad", "sgd", "momentum", "dense_adamw"])
 def test_blocks_update_as_lookups_of_every_row_do(rule: str) -> None:
     tables = [make_table(rule) for _ in range(2)]
     optimizers = [RowOptimizer([table], decay=0.3) for table in tables]
@@ -180,6 +214,8 @@ def test_blocks_update_as_lookups_of_every_row_do(rule: str) -> None:
         ("adamw", "float32", 0.1, 12 * WIDTH),
         ("adagrad", "float32", 0.1, 4 * WIDTH + 4),
         ("sgd", "float32", 0.1, 4 * WIDTH),
+        ("momentum", "float32", 0.1, 8 * WIDTH),
+        ("dense_adamw", "float32", 0.1, 12 * WIDTH),
         ("adagrad", "bfloat16", 0.1, 2 * WIDTH + 4),
         ("sgd", "bfloat16", 0.1, 2 * WIDTH),
     ],

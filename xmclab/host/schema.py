@@ -52,6 +52,11 @@ class OptimSettings:
     schedule: Literal["cosine", "linear", "constant"] = option("cosine", "learning-rate schedule after warm-up")
     warmup: float = option(0.1, "warm-up: a fraction of all steps if below 1, else a number of epochs", ge=0)
     clip: float = option(1.0, "maximum gradient norm; 0: no clipping", ge=0)
+    no_decay: tuple[str, ...] = option((), "no decay of parameters with any of these in their names: LayerNorm.weight")
+    table_schedule: Literal["same", "cosine", "linear", "constant"] = option(
+        "same", "learning-rate schedule of the heads' tables; same: optim.schedule"
+    )
+    table_warmup: float | None = option(None, "warm-up of the heads' tables; none: optim.warmup", ge=0)
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import torch
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 from xmclab.kernels.dispatch import accelerated_by, large_table
 from xmclab.kernels.pages import in_large_pages, random_bits
 
-TableOptimizer = Literal["adamw", "adagrad", "sgd"]
+TableOptimizer = Literal["adamw", "adagrad", "sgd", "momentum", "dense_adamw"]
 TableDtype = Literal["float32", "bfloat16"]
 TINY = 1e-30  # even an extreme decay leaves a factor to divide by
 SMALLEST_SCALE = 2.0**-10  # rows are rescaled below it, far from where numbers lose digits
+ROWS_AT_ONCE = 1 << 16  # rows that a dense update moves together
 
 Rows = Tensor | slice  # distinct ids, or a block of neighbours
 
@@ -32,15 +34,22 @@ class RowTable(nn.Module):
         optimizer: rule of the update, see `RowOptimizer`.
         dtype: of the stored numbers. Rows are looked up, and their updates computed, in float32 (or float64) and
             rounded at random to bfloat16, up or down in proportion to the distance, so that small updates add up.
+        momentum: share of the velocity that the rule `momentum` keeps.
     """
 
     weight: nn.Parameter
 
     def __init__(
-        self, rows: int, width: int, lr: float, optimizer: TableOptimizer = "adamw", dtype: TableDtype = "float32"
+        self,
+        rows: int,
+        width: int,
+        lr: float,
+        optimizer: TableOptimizer = "adamw",
+        dtype: TableDtype = "float32",
+        momentum: float = 0.9,
     ) -> None:
         super().__init__()
-        self.lr = lr
+        self.lr, self.momentum = lr, momentum
         self.optimizer: TableOptimizer = optimizer
         self.weight = nn.Parameter(in_large_pages(torch.empty(rows, width, dtype=getattr(torch, dtype))))
         if dtype == "bfloat16" and hasattr(self.weight, "grad_dtype"):  # older versions of torch round the gradient
@@ -116,8 +125,11 @@ class RowOptimizer(torch.optim.Optimizer):
     """Updates the rows of `RowTable`s that have a gradient, and leaves the others alone.
 
     `adamw`: Adam with moments kept per row and advanced when the row is touched (as `torch.optim.SparseAdam` does),
-    with decoupled decay. `adagrad`: one accumulator a row. `sgd`: no state. State is in at least float32. Bytes of
-    a row of d numbers, weight included: 12 d, 4 d + 4 and 4 d; 2 d less in bfloat16.
+    with decoupled decay. `adagrad`: one accumulator a row. `sgd`: no state. `momentum`: SGD with a velocity that is
+    advanced when the row is touched. `dense_adamw` is the exception: as `torch.optim.AdamW` does, it advances the
+    moments of all rows at every step, so that rows go on moving after they were touched, at the cost of a pass over
+    the table. State is in at least float32. Bytes of a row of d numbers, weight included: 12 d (both kinds of Adam),
+    4 d + 4 (adagrad), 4 d (sgd) and 8 d (momentum); 2 d less in bfloat16.
     """
 
     def __init__(
@@ -174,13 +186,31 @@ class RowOptimizer(torch.optim.Optimizer):
                 state["sum"] = g_PD.new_zeros(len(weight))
             total_P = add_mean_squares(state["sum"], rows, g_PD)
             add(weight, rows, g_PD, decay, -lr / (total_P.sqrt() + group["eps"]))
+        elif table.optimizer == "momentum":
+            if "velocity" not in state:
+                state["velocity"] = in_large_pages(g_PD.new_empty(len(weight), g_PD.shape[1])).zero_()
+            velocity_PD = read(state["velocity"], rows).mul_(table.momentum).add_(g_PD)
+            write(state["velocity"], rows, velocity_PD)
+            add(weight, rows, velocity_PD, decay, g_PD.new_full((len(g_PD),), -lr))
         else:
             if "moments" not in state:  # side by side, so that a row of both is one place in memory
                 state["moments"] = in_large_pages(g_PD.new_empty(len(weight), 2, g_PD.shape[1])).zero_()
             (beta1, beta2), step = group["betas"], state.get("step", 0) + 1
             correction1, correction2 = 1 - beta1**step, math.sqrt(1 - beta2**step)
             rates = 1 - beta1, beta2, 1 - beta2, correction2 * group["eps"]
-            add_by_moments(weight, state["moments"], rows, g_PD, rates, decay, -lr * correction2 / correction1)
+            every = table.optimizer == "dense_adamw" and isinstance(rows, Tensor)
+            for block, g_BD in _blocks(rows, g_PD, len(weight)) if every else [(rows, g_PD)]:
+                add_by_moments(weight, state["moments"], block, g_BD, rates, decay, -lr * correction2 / correction1)
+
+
+def _blocks(ids_P: Tensor, g_PD: Tensor, rows: int) -> Iterator[tuple[slice, Tensor]]:
+    """The gradient of a whole table, block after block, from that of some of its rows (ascending)."""
+    starts = range(0, rows, ROWS_AT_ONCE)
+    first_B = torch.searchsorted(ids_P, torch.tensor([*starts, rows], device=ids_P.device)).tolist()
+    for start, (first, last) in zip(starts, itertools.pairwise(first_B), strict=True):
+        block = slice(start, min(start + ROWS_AT_ONCE, rows))
+        g_BD = g_PD.new_zeros(block.stop - block.start, g_PD.shape[1])
+        yield block, g_BD.index_copy_(0, ids_P[first:last] - start, g_PD[first:last])
 
 
 @accelerated_by("tables", when=lambda total, rows, g_PD: large_table(g_PD))

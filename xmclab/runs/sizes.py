@@ -84,7 +84,8 @@ def table_state_bytes(table: RowTable) -> int:
     if not table.weight.requires_grad:
         return 0
     rows, width = table.weight.shape
-    numbers = {"adamw": 2 * rows * width, "adagrad": rows, "sgd": 0}[table.optimizer]
+    adam, plain = 2 * rows * width, rows * width
+    numbers = {"adamw": adam, "dense_adamw": adam, "momentum": plain, "adagrad": rows, "sgd": 0}[table.optimizer]
     return numbers * max(table.weight.element_size(), FLOAT)
 
 

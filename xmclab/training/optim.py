@@ -17,49 +17,74 @@ from xmclab.training.batches import Part
 from xmclab.training.streaming import StreamedRows
 
 
-def schedule_factor(settings: OptimSettings, steps: int, steps_per_epoch: int) -> Callable[[int], float]:
+Factor = Callable[[int], float]  # of the learning rate, by step
+
+
+def schedule_factor(schedule: str, warmup: float, steps: int, steps_per_epoch: int) -> Factor:
     """The learning-rate factor of each step: linear warm-up from near 0 to 1, then the chosen schedule."""
-    warmup = settings.warmup * (steps if settings.warmup < 1 else steps_per_epoch)
+    warmup *= steps if warmup < 1 else steps_per_epoch
 
     def factor(step: int) -> float:
         if step < warmup:
             return (step + 1) / (warmup + 1)
         done = min((step - warmup) / max(steps - warmup, 1), 1.0)
-        if settings.schedule == "cosine":
+        if schedule == "cosine":
             return 0.5 * (1 + math.cos(math.pi * done))
-        return 1 - done if settings.schedule == "linear" else 1.0
+        return 1 - done if schedule == "linear" else 1.0
 
     return factor
 
 
 class Optimizers:
-    """The two optimizers of a run and their schedule, stepped as one."""
+    """The two optimizers of a run and their schedules, stepped as one. Frozen parameters are in neither."""
 
     def __init__(self, model: Model, settings: OptimSettings, steps: int, steps_per_epoch: int) -> None:
         self.max_norm = settings.clip
         self._factor: Tensor | None = None  # clipping factor of this step
-        tables = model.tables()
-        rows = {id(table.weight) for table in tables}
+        self._named = {id(parameter): name for name, parameter in model.named_parameters()}
+        self._no_decay = settings.no_decay
+        tables = [table for table in model.tables() if table.weight.requires_grad]
+        rows = {id(table.weight) for table in model.tables()}
 
-        def group(module: torch.nn.Module, lr: float) -> dict[str, Any]:
-            return {"params": [p for p in module.parameters() if p.requires_grad and id(p) not in rows], "lr": lr}
+        def groups(module: torch.nn.Module, lr: float) -> list[dict[str, Any]]:
+            trained = [p for p in module.parameters() if p.requires_grad and id(p) not in rows]
+            free = [p for p in trained if self._spared(p)]
+            decayed = {"params": [p for p in trained if not self._spared(p)], "lr": lr}
+            return [decayed, *([{"params": free, "lr": lr, "weight_decay": 0.0}] if free else [])]
 
-        groups = [group(model.encoder, model.encoder.lr)]
-        groups += [group(model.head(name), model.head(name).lr) for name in model.head_names]
-        groups = [g for g in groups if g["params"]]
+        parts = [model.encoder, *map(model.head, model.head_names)]
+        dense = [group for part in parts for group in groups(part, part.lr) if group["params"]]
         self._all: list[torch.optim.Optimizer] = []
-        if groups:
+        schedule = schedule_factor(settings.schedule, settings.warmup, steps, steps_per_epoch)
+        self._factors: list[list[Factor]] = []  # of each optimizer and group
+        if dense:
             fused = model.device.type in ("cuda", "cpu")
-            self._all.append(torch.optim.AdamW(groups, weight_decay=settings.decay, fused=fused))
+            self._all.append(torch.optim.AdamW(dense, weight_decay=settings.decay, fused=fused))
+            self._factors.append([schedule] * len(dense))
         self.rows: StreamedRows | None = None
         if tables:
             optimizer = RowOptimizer(tables, decay=settings.decay)
+            for group in optimizer.param_groups:
+                if self._spared(group["params"][0]):
+                    group["decay"] = 0.0
             self.rows = StreamedRows(optimizer, at_once=not settings.clip)
             self._all.append(optimizer)
-        factor = schedule_factor(settings, steps, steps_per_epoch)
-        self._schedules = [torch.optim.lr_scheduler.LambdaLR(optimizer, factor) for optimizer in self._all]
-        self._rate_factor = factor
+            own = settings.schedule if settings.table_schedule == "same" else settings.table_schedule
+            warmup = settings.warmup if settings.table_warmup is None else settings.table_warmup
+            of_heads, within = (
+                schedule_factor(own, warmup, steps, steps_per_epoch),
+                {*map(id, model.heads.parameters())},
+            )
+            self._factors.append([of_heads if id(table.weight) in within else schedule for table in tables])
+        self._schedules = [
+            torch.optim.lr_scheduler.LambdaLR(optimizer, list(factors))
+            for optimizer, factors in zip(self._all, self._factors, strict=True)
+        ]
         self.updates = 0
+
+    def _spared(self, parameter: Tensor) -> bool:
+        """Whether a parameter is exempt from decay."""
+        return any(part in self._named[id(parameter)] for part in self._no_decay)
 
     def clip(self) -> Tensor:
         """Clip the norm of the whole gradient; returns the norm before clipping."""
@@ -98,10 +123,10 @@ class Optimizers:
     def resume(self, updates: int) -> None:
         """Continue the schedule after this many updates."""
         self.updates = updates
-        for optimizer, schedule in zip(self._all, self._schedules, strict=True):
+        for optimizer, schedule, factors in zip(self._all, self._schedules, self._factors, strict=True):
             schedule.last_epoch, schedule._step_count = updates, updates + 1
-            for group, rate in zip(optimizer.param_groups, schedule.base_lrs, strict=True):
-                group["lr"] = rate * self._rate_factor(updates)
+            for group, rate, factor in zip(optimizer.param_groups, schedule.base_lrs, factors, strict=True):
+                group["lr"] = rate * factor(updates)
 
     @property
     def untouched(self) -> bool:

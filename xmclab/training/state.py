@@ -95,7 +95,8 @@ def load_state(trainer: Trainer, state: TrainingState) -> None:
     for name, rows in state.tables.items():
         own = {key: tensor for key, tensor in rows.items() if key != "weight"}
         own |= {key: value for key, value in state.numbers["tables"][name].items() if key != "scale"}
-        found[f"{name}.weight"] = own
+        if own:  # a frozen table has none
+            found[f"{name}.weight"] = own
     for name, values in found.items():
         trainer.optimizers.load(parameters[name], values)
     trainer.optimizers.resume(int(state.numbers["updates"]))
