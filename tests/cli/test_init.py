@@ -96,6 +96,27 @@ def test_recipes_are_listed_with_their_first_line(call: Any) -> None:
     assert {"unidec", "unidec_paper", "unidec_release", "depsl"} <= {row["name"] for row in json.loads(as_json)}
 
 
+def test_recipes_are_listed_by_group(call: Any, tmp_path: Path) -> None:
+    hook = "from pathlib import Path\nimport xmclab\n@xmclab.hookimpl\ndef xmclab_recipes(): return "
+    (tmp_path / "mine.py").write_text(f"{hook}{{'mine': Path({str(tmp_path / 'mine.yaml')!r})}}\n")
+    (tmp_path / "mine.yaml").write_text("# All mine.\nbase: unidec\n")
+    _, out, _ = call("recipes", f"plugin={tmp_path / 'mine.py'}")
+    titles = [line.strip() for line in out.splitlines() if line.rstrip().endswith(":")]
+    assert titles == ["the paper's own:", "small forms:", "variants:", "others:"]
+    group, title = dict[str, str](), ""
+    for line in out.splitlines():
+        title = line.strip() if line.rstrip().endswith(":") else title
+        group[line.split()[0]] = title
+    assert group["unidec_paper"] == "the paper's own:"
+    assert group["unidec_transformer"] == "variants:"
+    assert group["depsl"] == "small forms:"
+    assert group["mine"] == "others:"
+    rows = {row["name"]: row for row in json.loads(call("recipes", "--json")[1])}
+    assert rows["depsl"]["group"] == "small forms"
+    (tmp_path / "mine.yaml").write_text("# All mine.\n# group: ours\n")
+    assert "\nours:" in call("recipes", f"plugin={tmp_path / 'mine.py'}")[1]
+
+
 @pytest.mark.parametrize(
     "arguments", [["rnu"], ["run", "--jsno"], ["parts", "loss", "sampler"], ["recipes", "unidec"], ["new", "loss"]]
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from xmclab.errors import ConfigError
-from xmclab.host.recipes import MAX_BYTES, summary
+from xmclab.host.recipes import LONGEST_COMMENT, MAX_BYTES, group, read_recipe, summary
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
 
@@ -136,6 +136,64 @@ def test_the_first_comment_sums_a_recipe_up(tmp_path: Path) -> None:
     assert summary(write(tmp_path, "# What it does.\nepochs: 3\n")) == "What it does."
     assert summary(write(tmp_path, "epochs: 3\n")) == ""
     assert "No such file" in summary(tmp_path / "missing.yaml")
+
+
+def test_the_group_of_a_recipe_is_a_comment_below_its_summary(tmp_path: Path) -> None:
+    assert group(write(tmp_path, "# What it does.\n# group: rivals \nepochs: 3\n")) == "rivals"
+    assert group(write(tmp_path, "# What it does.\nepochs: 3  # group: rivals\n# group: rivals\n")) == ""
+    assert group(write(tmp_path, "")) == group(tmp_path / "missing.yaml") == ""
+
+
+COMMENTED = """\
+# Not a source.
+epochs: 3               # a table
+# Neither is this.
+loss: {de: "ds # no", clf: 'bce'} # printed #1 \t
+head:                   # of a map, so of nothing in it
+  de: {dim: 4, init: xavier,   # the first line
+    lr: 1e-3, temperature: 0.1
+    }                   # nothing ends here
+  clf: none
+sampler: {name: cluster, batch_size: 5} # close
+reader.columns: [a, b]    # a list
+device: >               # a block
+  cpu
+# below it
+data: tiny#5
+miner:                  # nothing
+index: "exact"          #
+"""
+
+
+def test_the_comment_of_a_line_is_the_source_of_every_value_on_it(tmp_path: Path) -> None:
+    file = write(tmp_path, COMMENTED)
+    sources = {entry.key: entry.source.removeprefix("mine.yaml:") for entry in read_recipe(file)}
+    assert sources == {
+        "epochs": "2: a table",
+        "loss.de": "4: printed #1",
+        "loss.clf": "4: printed #1",
+        "head.de.dim": "6: the first line",
+        "head.de.init": "6: the first line",
+        "head.de.lr": "7",
+        "head.de.temperature": "7",
+        "head.clf": "9",
+        "sampler.name": "10: close",
+        "sampler.batch_size": "10: close",
+        "reader.columns": "11: a list",
+        "device": "12",
+        "data": "15",
+        "miner": "16: nothing",
+        "index": "17",
+    }
+
+
+def test_a_comment_is_not_inherited_and_is_cut(registry: Registry, tmp_path: Path) -> None:
+    write(tmp_path, "base: unidec\nepochs: 4  # long enough\npool: {beta: 5}  # theirs\n", "parent.yaml")
+    child = write(tmp_path, f"base: ./parent.yaml\nepochs: 6\nseed: 1  # {'x' * 10_000}\n")
+    sources = {key: source for key, _, source in resolve([f"recipe={child}"], registry).explain()}
+    assert sources["epochs"] == "mine.yaml:2"
+    assert sources["pool.beta"] == "parent.yaml:3: theirs"
+    assert sources["seed"] == f"mine.yaml:3: {'x' * LONGEST_COMMENT}"
 
 
 def test_an_empty_recipe_is_the_defaults(registry: Registry, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import xmclab_losses
+import xmclab_systems
 import xmclab_unidec
 
 ROOT = Path(__file__).parents[2]
@@ -32,4 +33,4 @@ def test_an_installed_wheel_has_every_loss_and_recipe(clean_environment: Any, tm
     )
     losses, recipes = clean_environment.run("python", "-c", code, cwd=tmp_path)[0].splitlines()
     assert set(losses.split()) == {ref.name for ref in xmclab_losses.xmclab_parts()}
-    assert set(recipes.split()) == set(xmclab_unidec.xmclab_recipes())
+    assert set(recipes.split()) == {*xmclab_unidec.xmclab_recipes(), *xmclab_systems.xmclab_recipes()}

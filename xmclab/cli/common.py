@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from xmclab.host.registry import Registry
     from xmclab.system.console import Console
 
+GROUPS = ("the paper's own", "rivals", "small forms", "variants")  # of recipes, in the order of a listing
 WIDE = 200  # columns when stdout is not a terminal: lines stay whole for grep
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
@@ -47,19 +48,27 @@ def wide_console() -> Console:
 
 
 def print_files(files: Mapping[str, Path], as_json: bool) -> None:
-    """Print YAML files by name, each with the comment on its first line."""
+    """Print YAML files by group and name, each with the comment on its first line."""
     from rich.table import Table
 
-    from xmclab.host.recipes import summary
+    from xmclab.host.recipes import group, summary
     from xmclab.system.console import plain
 
-    rows = [{"name": name, "summary": summary(path), "path": str(path)} for name, path in files.items()]
+    rows = [
+        {"name": name, "group": group(path), "summary": summary(path), "path": str(path)}
+        for name, path in files.items()
+    ]
     if as_json:
         print_json(rows)
         return
     table = Table(box=None, pad_edge=False, show_header=False)
-    for row in rows:
-        table.add_row(f"[bold cyan]{plain(row['name'])}[/bold cyan]", plain(row["summary"]))
+    known = [name for name in GROUPS if name in {row["group"] for row in rows}]
+    for name in known + sorted({row["group"] for row in rows} - set(known), key=lambda name: (not name, name)):
+        if known:
+            table.add_row(f"[bold]{plain(name or 'others')}:[/bold]")
+        for row in rows:
+            if row["group"] == name:
+                table.add_row(f"[bold cyan]{plain(row['name'])}[/bold cyan]", plain(row["summary"]))
     wide_console().print(table)
 
 

@@ -8,14 +8,17 @@ sampler:              a part, with its options
 head: {clf: none}     or without
 loss: {clf: ds+bce}
 pool.beta: 3          dotted keys are the same as nested ones
+
+The comment at the end of a line belongs to every value that ends on it; `--why` shows it as their source.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,9 @@ PLAIN_KINDS = ("str", "seq", "map", "null", "bool", "int", "float")
 LONGEST = 100  # characters of a number
 LONGEST_VALUE = 10_000  # characters, or items of a list
 EXCERPT = 60  # characters of a key shown
+LONGEST_COMMENT = 200  # characters of a comment shown
+COMMENT = re.compile(r"[\s\]},]*#\s*(.*?)\s*$")  # behind the last value of a line
+GROUP = re.compile(r"#\s*group:\s*(.*?)\s*$")  # a line of its own, below the summary
 NULLS = ("", "~", "null", "Null", "NULL")
 
 Value = str | list[str] | None
@@ -46,7 +52,7 @@ class Entry:
 
     key: str  # dotted
     value: Value
-    source: str  # who set it, for `--why`
+    source: str  # who set it, for `--why`: `unidec_paper.yaml:3`, with the comment of that line behind a colon
     where: str  # the place to name in error messages
 
 
@@ -101,7 +107,21 @@ def read_recipe(path: Path) -> list[Entry]:
         ConfigError: with line and column.
     """
     with _malformed(path):
-        return list(_entries(path, _root(path, yaml.BaseLoader)))
+        text = _text(path)
+        found = list(_entries(path, _root(path, text, yaml.BaseLoader)))
+    ends: dict[int, int] = {}  # line -> column behind its last value
+    for _, mark in found:
+        ends[mark.line] = max(mark.column, ends.get(mark.line, 0))
+    lines = text.splitlines()
+    comments = {
+        line: comment[1][:LONGEST_COMMENT]
+        for line, column in ends.items()
+        if line < len(lines) and (comment := COMMENT.match(lines[line], column)) and comment[1]
+    }
+    return [
+        replace(entry, source=f"{entry.source}: {comments[end.line]}") if end.line in comments else entry
+        for entry, end in found
+    ]
 
 
 def read_plain(path: Path) -> dict[str, Any]:
@@ -111,7 +131,7 @@ def read_plain(path: Path) -> dict[str, Any]:
         ConfigError: as for a recipe.
     """
     with _malformed(path):
-        root = _root(path, yaml.SafeLoader)
+        root = _root(path, _text(path), yaml.SafeLoader)
         if not isinstance(root, yaml.MappingNode):
             raise ConfigError(Problem(str(path), "a config must be a mapping: `key: value` per line"))
         found: dict[str, Any] = _plain(path, root)
@@ -153,13 +173,27 @@ def summary(path: Path) -> str:
     return first.lstrip("# ") if first.startswith("#") else ""
 
 
-def _root(path: Path, loader: Any) -> yaml.Node | None:
-    """The syntax tree with line numbers; rejects large files, aliases and deep nesting (YAML bombs)."""
+def group(path: Path) -> str:
+    """What the comment `# group: ...` below the summary of a recipe file says; empty without it."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            first = itertools.islice(lines, 2)
+            return next((found[1] for line in first if (found := GROUP.match(line))), "")
+    except OSError:
+        return ""
+
+
+def _text(path: Path) -> str:
+    """The content of a file that is not too large to be a recipe."""
     with path.open("rb") as stream:
         content = stream.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ConfigError(Problem(str(path), f"larger than {MAX_BYTES:,} bytes; not a recipe"))
-    text = content.decode()
+    return content.decode()
+
+
+def _root(path: Path, text: str, loader: Any) -> yaml.Node | None:
+    """The syntax tree with line numbers; rejects aliases and deep nesting (YAML bombs)."""
     with contextlib.suppress(yaml.YAMLError):  # the parser in C is ten times as fast, but explains less
         return _composed(path, text, getattr(yaml, f"C{loader.__name__}", loader))
     return _composed(path, text, loader)
@@ -191,7 +225,8 @@ def _plain(path: Path, node: yaml.Node) -> Any:
     return yaml.SafeLoader("").construct_object(node)
 
 
-def _entries(path: Path, root: yaml.Node | None) -> Iterator[Entry]:
+def _entries(path: Path, root: yaml.Node | None) -> Iterator[tuple[Entry, Any]]:
+    """The entries, each with the mark where its value ends."""
     if root is None:
         return
     if not isinstance(root, yaml.MappingNode):
@@ -199,7 +234,7 @@ def _entries(path: Path, root: yaml.Node | None) -> Iterator[Entry]:
     yield from _walk(path, root, "", set())
 
 
-def _walk(path: Path, node: yaml.MappingNode, prefix: str, seen: set[str]) -> Iterator[Entry]:
+def _walk(path: Path, node: yaml.MappingNode, prefix: str, seen: set[str]) -> Iterator[tuple[Entry, Any]]:
     for name, value in node.value:
         place = _place(path, name.start_mark)
         if not isinstance(name, yaml.ScalarNode):
@@ -214,7 +249,9 @@ def _walk(path: Path, node: yaml.MappingNode, prefix: str, seen: set[str]) -> It
         seen.add(key)
         if len(value.value) > LONGEST_VALUE:
             raise ConfigError(Problem(f"{place}: {key[:EXCERPT]}", f"longer than {LONGEST_VALUE:,} characters"))
-        yield Entry(key, _value(path, value), f"{path.name}:{name.start_mark.line + 1}", f"{place}: {key}")
+        source = f"{path.name}:{name.start_mark.line + 1}"
+        block = isinstance(value, yaml.ScalarNode) and value.style in ("|", ">")  # ends on the line below its text
+        yield Entry(key, _value(path, value), source, f"{place}: {key}"), value.start_mark if block else value.end_mark
 
 
 def _value(path: Path, node: yaml.Node) -> Value:

@@ -198,9 +198,11 @@ class RowOptimizer(torch.optim.Optimizer):
             (beta1, beta2), step = group["betas"], state.get("step", 0) + 1
             correction1, correction2 = 1 - beta1**step, math.sqrt(1 - beta2**step)
             rates = 1 - beta1, beta2, 1 - beta2, correction2 * group["eps"]
-            every = table.optimizer == "dense_adamw" and isinstance(rows, Tensor)
-            for block, g_BD in _blocks(rows, g_PD, len(weight)) if every else [(rows, g_PD)]:
-                add_by_moments(weight, state["moments"], block, g_BD, rates, decay, -lr * correction2 / correction1)
+            parts: Iterable[tuple[Rows, Tensor]] = [(rows, g_PD)]
+            if table.optimizer == "dense_adamw" and isinstance(rows, Tensor):
+                parts = _blocks(rows, g_PD, len(weight))
+            for part, g_BD in parts:
+                add_by_moments(weight, state["moments"], part, g_BD, rates, decay, -lr * correction2 / correction1)
 
 
 def _blocks(ids_P: Tensor, g_PD: Tensor, rows: int) -> Iterator[tuple[slice, Tensor]]:

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from xmclab.api import Encoder, Head
 from xmclab.host.schema import OptimSettings
 from xmclab.model.model import Model
 from xmclab.model.tables import RowOptimizer, merged, rows_of
 from xmclab.training.batches import Part
 from xmclab.training.streaming import StreamedRows
-
 
 Factor = Callable[[int], float]  # of the learning rate, by step
 
@@ -52,7 +52,7 @@ class Optimizers:
             decayed = {"params": [p for p in trained if not self._spared(p)], "lr": lr}
             return [decayed, *([{"params": free, "lr": lr, "weight_decay": 0.0}] if free else [])]
 
-        parts = [model.encoder, *map(model.head, model.head_names)]
+        parts: list[Encoder | Head] = [model.encoder, *map(model.head, model.head_names)]
         dense = [group for part in parts for group in groups(part, part.lr) if group["params"]]
         self._all: list[torch.optim.Optimizer] = []
         schedule = schedule_factor(settings.schedule, settings.warmup, steps, steps_per_epoch)
@@ -71,11 +71,9 @@ class Optimizers:
             self._all.append(optimizer)
             own = settings.schedule if settings.table_schedule == "same" else settings.table_schedule
             warmup = settings.warmup if settings.table_warmup is None else settings.table_warmup
-            of_heads, within = (
-                schedule_factor(own, warmup, steps, steps_per_epoch),
-                {*map(id, model.heads.parameters())},
-            )
-            self._factors.append([of_heads if id(table.weight) in within else schedule for table in tables])
+            of_heads = schedule_factor(own, warmup, steps, steps_per_epoch)
+            in_heads = {*map(id, model.heads.parameters())}
+            self._factors.append([of_heads if id(table.weight) in in_heads else schedule for table in tables])
         self._schedules = [
             torch.optim.lr_scheduler.LambdaLR(optimizer, list(factors))
             for optimizer, factors in zip(self._all, self._factors, strict=True)

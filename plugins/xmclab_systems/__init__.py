@@ -1,0 +1,12 @@
+"""The systems that UniDEC is compared with, by name: recipes, and the parts that only they need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from xmclab import hookimpl
+
+
+@hookimpl
+def xmclab_recipes() -> dict[str, Path]:
+    return {file.stem: file for file in (Path(__file__).parent / "recipes").glob("*.yaml")}
