@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 from xmclab.host.options import Option, construct, options_of
 from xmclab.host.recipes import Entry
 from xmclab.host.registry import Registry
-from xmclab.host.schema import EXPRESSIONS, NONE, SHORTHANDS, SLOTS, Settings
+from xmclab.host.schema import EXPRESSIONS, NONE, SHORT, SHORTHANDS, SLOTS, Settings
 from xmclab.objectives.expr import TermSpec
 
 if TYPE_CHECKING:
     from xmclab.objectives.objective import Objective
 
 SEVERAL = "+"  # between the parts of a slot that takes several
-DATA = "data"  # short for DATA_SOURCE
-DATA_SOURCE = "data.source"
+LONG = {long: short for short, long in SHORT.items()}
+STAGES = "stages"  # keys of a stage begin with it and the stage's name
 CHOICES = {slot: slot_.default for slot, slot_ in SLOTS.items()} | EXPRESSIONS
 
 
@@ -58,6 +58,8 @@ class Config:
     parts: Mapping[str, ChosenPart | None]  # of every slot in use
     losses: Mapping[str, ChosenLoss]  # of every head in use
     sources: Mapping[str, str]  # key -> who set it; keys at their defaults are absent
+    stage: str = ""  # its name, where a recipe has stages; the config of such a recipe is that of the last
+    earlier: Mapping[str, Config] = field(default_factory=dict)  # the stages before it, by name
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -137,15 +139,15 @@ class Config:
         return tree
 
     def explain(self) -> list[tuple[str, Any, str]]:
-        """(key, JSON value, who set it) for every value."""
-        return [*self._explain_settings(), *self._explain_parts(), *self._explain_losses()]
+        """(key, JSON value, who set it) for every value; those of earlier stages come last."""
+        return [*self._explain_settings(), *self._explain_parts(), *self._explain_losses(), *self._explain_stages()]
 
     def _explain_settings(self) -> Iterable[tuple[str, Any, str]]:
         for key, option in setting_options().items():
             value: Any = self.settings
             for name in key.split("."):
                 value = getattr(value, name)
-            yield DATA if key == DATA_SOURCE else key, option.dump(value), self.sources.get(key, "default")
+            yield LONG.get(key, key), option.dump(value), self.sources.get(key, "default")
 
     def _explain_parts(self) -> Iterable[tuple[str, Any, str]]:
         for slot, part in self.parts.items():
@@ -163,6 +165,13 @@ class Config:
             yield key, loss.expression, self.sources.get(key, "default")
             for name, value in loss.dotted.items():
                 yield f"{key}.{name}", value, self.sources[f"{key}.{name}"]
+
+    def _explain_stages(self) -> Iterable[tuple[str, Any, str]]:
+        """Everything about the earlier stages, and one value of this one, which names it after them."""
+        for name, config in self.earlier.items():
+            yield from ((f"{STAGES}.{name}.{key}", value, source) for key, value, source in config.explain())
+        if self.earlier:
+            yield f"{STAGES}.{self.stage}.epochs", self.settings.epochs, self.sources.get("epochs", "default")
 
 
 def _explain_options(slot: str, part: ChosenPart, sources: Mapping[str, str]) -> Iterable[tuple[str, Any, str]]:
@@ -198,7 +207,16 @@ def choice_key(place: str) -> str:
 
 def recipe_key(key: str) -> str:
     """The nested recipe key for a command-line key."""
-    return DATA_SOURCE if key == DATA else choice_key(key) if key in CHOICES else key
+    if stage := stage_of(key):
+        prefix = f"{STAGES}.{stage}."
+        return prefix + recipe_key(key.removeprefix(prefix))
+    return SHORT.get(key) or (choice_key(key) if key in CHOICES else key)
+
+
+def stage_of(key: str) -> str:
+    """The stage that a key belongs to: `phi` of `stages.phi.epochs`; empty for a key of all stages."""
+    name, _, inner = below(key, STAGES).partition(".")
+    return name if inner else ""
 
 
 def addresses(key: str) -> list[tuple[str, str]]:

@@ -16,21 +16,21 @@ from typing import Any
 from xmclab.errors import ConfigError, PluginError, Problem, XmclabError, closest
 from xmclab.host.config import (
     CHOICES,
-    DATA,
-    DATA_SOURCE,
     SEVERAL,
+    STAGES,
     ChosenLoss,
     ChosenPart,
     Config,
     addresses,
     below,
     setting_options,
+    stage_of,
 )
 from xmclab.host.load import interface
 from xmclab.host.options import Option, construct, options_of, read_options
 from xmclab.host.recipes import MADE_WITH, Entry, is_file_name, recipe_layers, summary
 from xmclab.host.registry import Registry
-from xmclab.host.schema import ALL, AUTO, GONE, HEADS, NONE, RENAMED, SHORTHANDS, SLOTS, Settings
+from xmclab.host.schema import ALL, AUTO, GONE, HEADS, NONE, RENAMED, SHORT, SHORTHANDS, SLOTS, Settings
 from xmclab.objectives.expr import TermSpec, parse_expression
 
 CUSTOM = "custom"  # what a config without a recipe is called
@@ -45,7 +45,22 @@ def resolve(overrides: Sequence[str], registry: Registry) -> Config:
         ConfigError: with every problem of the recipe and the overrides.
         PluginError: likewise, if a plugin caused one of them.
     """
-    return _Resolver(overrides, registry).config()
+    plain = _Resolver(overrides, registry)
+    if not plain.stages:
+        return plain.config()
+    configs: dict[str, Config] = {}
+    problems: list[Problem] = []
+    at_fault = False
+    for name in plain.stages:
+        try:
+            configs[name] = _Resolver(overrides, registry, name).config()
+        except XmclabError as error:
+            problems += error.problems
+            at_fault |= isinstance(error, PluginError)
+    if problems:
+        raise (PluginError if at_fault else ConfigError)(*dict.fromkeys(problems))
+    *earlier, last = configs
+    return dataclasses.replace(configs[last], earlier={name: configs[name] for name in earlier})
 
 
 def settle(config: Config, slot: str, name: str) -> Config:
@@ -81,10 +96,14 @@ def unsettle(config: Config, slot: str) -> Config:
 
 
 class _Resolver:
-    """One resolution: collects what was set, then checks it all, collecting problems."""
+    """One resolution: collects what was set, then checks it all, collecting problems.
 
-    def __init__(self, overrides: Sequence[str], registry: Registry) -> None:
-        self.registry = registry
+    Args:
+        stage: the stage to resolve, of a recipe that has any: its values beat those of the same layer for all stages.
+    """
+
+    def __init__(self, overrides: Sequence[str], registry: Registry, stage: str = "") -> None:
+        self.registry, self.stage = registry, stage
         self.problems: list[Problem] = []
         self.plugin_at_fault = False
         self.recipe, self.recipe_missing, self.made_with = CUSTOM, False, ""
@@ -92,7 +111,7 @@ class _Resolver:
         self.choices: dict[str, Entry] = {}  # of slots and expressions
         self.options: dict[str, dict[str, Entry]] = {place: {} for place in CHOICES}
         self.unknown: list[Entry] = []
-        self.known: set[str] = {*setting_options(), *CHOICES, *SHORTHANDS, DATA, "plugin", "recipe"}
+        self.known: set[str] = {*setting_options(), *CHOICES, *SHORTHANDS, *SHORT, "plugin", "recipe"}
         self.rejected: list[Entry] = []  # options that a part does not have
         self.accepted: set[int] = set()  # ids of entries that some part uses
 
@@ -101,9 +120,13 @@ class _Resolver:
             if entry.key == "plugin":
                 self._load_file(entry)
         recipe = next((entry for entry in reversed(entries) if entry.key == "recipe"), None)
-        for layer in self._recipe_layers(recipe) if recipe else []:
-            self._apply([entry for entry in layer if not self._command_line_only(entry)])
-        self._apply([entry for entry in entries if entry.key not in ("plugin", "recipe")])
+        layers = self._recipe_layers(recipe) if recipe else []
+        layers = [[entry for entry in layer if not self._command_line_only(entry)] for layer in layers]
+        layers.append([entry for entry in entries if entry.key not in ("plugin", "recipe")])
+        self.stages = tuple(dict.fromkeys(name for layer in layers for entry in layer if (name := stage_of(entry.key))))
+        for layer in layers:
+            self._apply([entry for entry in layer if not stage_of(entry.key)])
+            self._apply([self._of_stage(entry) for entry in layer if stage and stage_of(entry.key) == stage])
 
     def config(self) -> Config:
         settings = self._settings()
@@ -124,7 +147,7 @@ class _Resolver:
                 self.problems.append(Problem("recipe", self.made_with, hint))
             kind = PluginError if self.plugin_at_fault else ConfigError
             raise kind(*dict.fromkeys(self.problems))
-        return Config(settings, self.recipe, self.registry, parts, losses, self._sources())
+        return Config(settings, self.recipe, self.registry, parts, losses, self._sources(), self.stage)
 
     def _read(self, overrides: Sequence[str]) -> list[Entry]:
         entries = []
@@ -172,6 +195,10 @@ class _Resolver:
         self.problems.append(Problem(entry.where, "cannot be set in a recipe", hint))
         return True
 
+    def _of_stage(self, entry: Entry) -> Entry:
+        """An entry of the stage, under the key that it has without stages."""
+        return dataclasses.replace(entry, key=below(entry.key, f"{STAGES}.{self.stage}"))
+
     def _apply(self, layer: Sequence[Entry]) -> None:
         """Apply a layer: choices first, since they decide which options of lower layers stay."""
         addressed = [(entry, addresses(entry.key)) for entry in layer if not self._gone(entry)]
@@ -209,7 +236,7 @@ class _Resolver:
         return NONE if entry.value is None else str(entry.value)
 
     def _set(self, entry: Entry) -> None:
-        key = DATA_SOURCE if entry.key == DATA else entry.key
+        key = SHORT.get(entry.key, entry.key)
         if key in setting_options():
             self.settings[key] = entry
         else:

@@ -127,6 +127,17 @@ class ResumeSettings:
     allow: tuple[str, ...] = option((), "keys that may differ from the run that is resumed")
 
 
+Place = Literal["encoder", "head.de", "head.clf"]  # what can be frozen, or taken from another run
+
+
+@dataclass(frozen=True)
+class StartSettings:
+    """Weights to start from, instead of new ones: `start=runs/earlier start.parts=encoder`."""
+
+    run: str = option("", "a run folder, an export or an earlier stage; set as `start=...`")
+    parts: tuple[Place, ...] = option((), "what is taken from it; empty: the encoder, and the heads that both have")
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything in a config that is not a part."""
@@ -142,6 +153,9 @@ class Settings:
     deterministic: bool = option(True, "use torch's deterministic algorithms for reproducible numbers")
     profile: bool = option(False, "report where the time went at the end of the run")
     keep_model: bool = option(True, "save the trained weights in the run folder")
+    freeze: tuple[Place, ...] = option(
+        (), "parts that keep their weights: encoder (each text is then encoded once), head.de, head.clf"
+    )
     data: DataSettings = field(default_factory=DataSettings)
     pool: PoolSettings = field(default_factory=PoolSettings)
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
@@ -151,6 +165,7 @@ class Settings:
     validate: ValidateSettings = field(default_factory=ValidateSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     resume: ResumeSettings = field(default_factory=ResumeSettings)
+    start: StartSettings = field(default_factory=StartSettings)
 
 
 NONE = "none"  # in an optional slot: no part
@@ -190,6 +205,9 @@ SLOTS: dict[str, Slot] = {
 
 # Loss expressions: `loss.clf=ds+bce`, with the options of a term as `loss.clf.bce.weight=0.3`.
 EXPRESSIONS: dict[str, str] = {"loss.de": "ds", "loss.clf": "ds+bce"}
+
+# Settings that are set by a shorter key.
+SHORT = {"data": "data.source", "start": "start.run"}
 
 # Keys of earlier versions, and what replaced them.
 RENAMED = {"miner.index": "index", "miner.faiss_type": "index.type"}
