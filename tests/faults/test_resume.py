@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from xmclab.runs import checkpoints, shards, store
+from xmclab.runs.lock import claimed
 from xmclab.runs.measure import Queries
 from xmclab.runs.run import run
 from xmclab.training.trainer import Trainer
@@ -133,7 +134,7 @@ def test_files_of_others_are_not_swept(mortal: Make) -> None:
     others = [victim.folder / name for name in (".config.yaml.swp", ".notes.txt.12", ".config.yaml", "config.yaml.1")]
     for path in others:
         path.touch()
-    with store.claimed(victim.folder, "", resume=True):
+    with claimed(victim.folder, "", resume=True):
         assert all(path.is_file() for path in others)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from xmclab.host.config import CHOICES, Config
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
+from xmclab.host.schema import SHORT
 
 RECIPES = ("unidec", "unidec_paper", "unidec_release", "unidec_transformer", "depsl")
 
@@ -33,7 +34,7 @@ def test_every_option_that_can_be_set_is_listed(registry: Registry) -> None:
     assert {"epochs", "pool.beta", "encoder.lr", "head.de.bias", "loss.clf.focal.gamma"} <= options.keys()
     assert "loss.de.focal.gamma" not in options
     keys = {key for key, _, _ in config.explain() if key not in CHOICES}
-    assert {"data.source" if key == "data" else key for key in keys} <= options.keys() | {"baseline.neighbours"}
+    assert {SHORT.get(key, key) for key in keys} <= options.keys() | {"baseline.neighbours"}
     for key in ("pool.beta", "encoder.lr", "loss.clf.focal.gamma"):
         value = options[key].default
         assert (

@@ -10,30 +10,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from xmclab.errors import ConfigError, PluginError, Problem, XmclabError, closest
 from xmclab.host.config import (
     CHOICES,
     SEVERAL,
-    STAGES,
     ChosenLoss,
     ChosenPart,
     Config,
     addresses,
-    below,
     setting_options,
-    stage_of,
 )
+from xmclab.host.layers import Layers, below
 from xmclab.host.load import interface
 from xmclab.host.options import Option, construct, options_of, read_options
-from xmclab.host.recipes import MADE_WITH, Entry, is_file_name, recipe_layers, summary
+from xmclab.host.recipes import MADE_WITH, Entry
 from xmclab.host.registry import Registry
 from xmclab.host.schema import ALL, AUTO, GONE, HEADS, NONE, RENAMED, SHORT, SHORTHANDS, SLOTS, Settings
 from xmclab.objectives.expr import TermSpec, parse_expression
 
-CUSTOM = "custom"  # what a config without a recipe is called
 MOST_UNKNOWN = 20  # unknown keys that are shown; suggesting what was meant takes milliseconds for each
 WEIGHT = Option("weight", float, 1.0, "weight of the term", {"ge": 0})
 
@@ -45,15 +41,13 @@ def resolve(overrides: Sequence[str], registry: Registry) -> Config:
         ConfigError: with every problem of the recipe and the overrides.
         PluginError: likewise, if a plugin caused one of them.
     """
-    plain = _Resolver(overrides, registry)
-    if not plain.stages:
-        return plain.config()
+    layers = Layers(overrides, registry)
     configs: dict[str, Config] = {}
     problems: list[Problem] = []
     at_fault = False
-    for name in plain.stages:
+    for name in layers.stages or ("",):
         try:
-            configs[name] = _Resolver(overrides, registry, name).config()
+            configs[name] = _Resolver(layers, name).config()
         except XmclabError as error:
             problems += error.problems
             at_fault |= isinstance(error, PluginError)
@@ -99,14 +93,12 @@ class _Resolver:
     """One resolution: collects what was set, then checks it all, collecting problems.
 
     Args:
-        stage: the stage to resolve, of a recipe that has any: its values beat those of the same layer for all stages.
+        stage: the stage to resolve, if there are any.
     """
 
-    def __init__(self, overrides: Sequence[str], registry: Registry, stage: str = "") -> None:
-        self.registry, self.stage = registry, stage
-        self.problems: list[Problem] = []
-        self.plugin_at_fault = False
-        self.recipe, self.recipe_missing, self.made_with = CUSTOM, False, ""
+    def __init__(self, layers: Layers, stage: str) -> None:
+        self.layers, self.stage, self.registry = layers, stage, layers.registry
+        self.problems, self.plugin_at_fault = list(layers.problems), layers.plugin_at_fault
         self.settings: dict[str, Entry] = {}
         self.choices: dict[str, Entry] = {}  # of slots and expressions
         self.options: dict[str, dict[str, Entry]] = {place: {} for place in CHOICES}
@@ -114,19 +106,8 @@ class _Resolver:
         self.known: set[str] = {*setting_options(), *CHOICES, *SHORTHANDS, *SHORT, "plugin", "recipe"}
         self.rejected: list[Entry] = []  # options that a part does not have
         self.accepted: set[int] = set()  # ids of entries that some part uses
-
-        entries = self._read(overrides)
-        for entry in entries:
-            if entry.key == "plugin":
-                self._load_file(entry)
-        recipe = next((entry for entry in reversed(entries) if entry.key == "recipe"), None)
-        layers = self._recipe_layers(recipe) if recipe else []
-        layers = [[entry for entry in layer if not self._command_line_only(entry)] for layer in layers]
-        layers.append([entry for entry in entries if entry.key not in ("plugin", "recipe")])
-        self.stages = tuple(dict.fromkeys(name for layer in layers for entry in layer if (name := stage_of(entry.key))))
-        for layer in layers:
-            self._apply([entry for entry in layer if not stage_of(entry.key)])
-            self._apply([self._of_stage(entry) for entry in layer if stage and stage_of(entry.key) == stage])
+        for layer in layers.of_stage(stage):
+            self._apply(layer)
 
     def config(self) -> Config:
         settings = self._settings()
@@ -142,62 +123,12 @@ class _Resolver:
         losses = {head: self._loss(head, parts.get(f"reduction.{head}")) for head in heads}
         self._report_unknown()
         if self.problems:
-            if self.made_with.startswith(MADE_WITH) and not self.registry.files:
+            if self.layers.made_with.startswith(MADE_WITH) and not self.registry.files:
                 hint = "recipes do not load code; pass plugin=FILE again"
-                self.problems.append(Problem("recipe", self.made_with, hint))
+                self.problems.append(Problem("recipe", self.layers.made_with, hint))
             kind = PluginError if self.plugin_at_fault else ConfigError
             raise kind(*dict.fromkeys(self.problems))
-        return Config(settings, self.recipe, self.registry, parts, losses, self._sources(), self.stage)
-
-    def _read(self, overrides: Sequence[str]) -> list[Entry]:
-        entries = []
-        for text in overrides:
-            key, equals, value = text.partition("=")
-            key = key.strip()
-            if equals and key:
-                entries.append(Entry(key, value, "override", key))
-                continue
-            hint = f"did you mean recipe={text}?" if text in self.registry.names("recipe") else "such as epochs=20"
-            self.problems.append(Problem(text, "expected KEY=VALUE", hint))
-        return entries
-
-    def _load_file(self, entry: Entry) -> None:
-        try:
-            self.registry = self.registry.with_file(str(entry.value))
-        except XmclabError as error:
-            self._note(error, entry)
-
-    def _recipe_layers(self, entry: Entry) -> list[list[Entry]]:
-        name = str(entry.value)
-        self.recipe = Path(name).stem if is_file_name(name) else name
-        self.made_with = summary(Path(name)) if is_file_name(name) else ""
-        try:
-            return recipe_layers(name, self.registry)
-        except XmclabError as error:
-            self._note(error, entry)
-        # Continue with the closest recipe, so that all problems are reported at once.
-        meant = closest(name, self.registry.names("recipe"))
-        try:
-            return recipe_layers(meant, self.registry) if meant else []
-        except XmclabError:
-            return []
-        finally:
-            self.recipe_missing = not meant
-
-    def _command_line_only(self, entry: Entry) -> bool:
-        if entry.key not in ("plugin", "recipe"):
-            return False
-        hint = (
-            "use `base:` to build on another recipe"
-            if entry.key == "recipe"
-            else "pass plugin=FILE on the command line"
-        )
-        self.problems.append(Problem(entry.where, "cannot be set in a recipe", hint))
-        return True
-
-    def _of_stage(self, entry: Entry) -> Entry:
-        """An entry of the stage, under the key that it has without stages."""
-        return dataclasses.replace(entry, key=below(entry.key, f"{STAGES}.{self.stage}"))
+        return Config(settings, self.layers.recipe, self.registry, parts, losses, self._sources(), self.stage)
 
     def _apply(self, layer: Sequence[Entry]) -> None:
         """Apply a layer: choices first, since they decide which options of lower layers stay."""
@@ -328,7 +259,7 @@ class _Resolver:
 
     def _explicit(self, place: str) -> bool:
         """Whether the choice of a place is certain; without the recipe it is not."""
-        return not self.recipe_missing or place in self.choices
+        return not self.layers.recipe_missing or place in self.choices
 
     def _sort_out(self, place: str, options: Iterable[str], certain: bool) -> dict[str, Entry]:
         """The valid options set for a place; the others are rejected, unless the choice itself is a guess."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 import scipy.sparse as sp
@@ -67,24 +67,31 @@ class Model(nn.Module):
             yield rows, self.encoder(to_device(self.encoder.collate(tokens.take(rows)), self.device), side)
 
     @torch.no_grad()
-    def start_heads(self, query_tokens: Ragged, label_tokens: Ragged, targets_NL: sp.csr_array, chunk: int) -> None:
-        """Let heads initialise themselves from the encoded data."""
-        for name in self.heads:
-            self.head(name).count(targets_NL)
-        heads = [self.head(name) for name in self.heads if self.head(name).starts_from_texts]
-        if not heads:
-            return
+    def encode_all(self, tokens: Ragged, side: Side, chunk: int, device: torch.device) -> Tensor:
+        """x_ND of all texts, with dropout off."""
         self.eval()
-        x_ND = self._gather(query_tokens, "query", chunk)
-        x_LD = self._gather(label_tokens, "label", chunk)
-        for head in heads:
-            head.start(x_ND, x_LD, targets_NL)
-
-    def _gather(self, tokens: Ragged, side: Side, chunk: int) -> Tensor:
-        x_ND = torch.empty(len(tokens), self.encoder.width, device=self.device)
+        x_ND = torch.empty(len(tokens), self.encoder.width, device=device)
         for rows, x_BD in self.encode(tokens, side, chunk):
-            x_ND[torch.from_numpy(rows).to(self.device)] = x_BD.float()
+            x_ND[torch.from_numpy(rows).to(device)] = x_BD.to(device, torch.float32)
         return x_ND
+
+    @torch.no_grad()
+    def start_heads(
+        self, encoded: Callable[[Side], Tensor], targets_NL: sp.csr_array, known: Sequence[str] = ()
+    ) -> None:
+        """Let heads initialise themselves from the data.
+
+        Args:
+            encoded: gives x_ND of all training queries, or of all labels.
+            known: heads that need not, as their weights are loaded.
+        """
+        heads = [self.head(name) for name in self.heads if name not in known]
+        for head in heads:
+            head.count(targets_NL)
+        if waiting := [head for head in heads if head.starts_from_texts]:
+            x_ND, x_LD = encoded("query"), encoded("label")
+            for head in waiting:
+                head.start(x_ND, x_LD, targets_NL)
 
     @torch.inference_mode()
     def query_vectors(self, tokens: Ragged, chunk: int, names: Sequence[str] | None = None) -> Vectors:

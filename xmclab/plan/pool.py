@@ -7,7 +7,7 @@ Paper:    Kharbanda et al., UniDEC (WWW 2025), pick-some-labels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -75,6 +75,15 @@ def build_batch(
         dropped=int(len(rows_Q) - np.count_nonzero(kept_Q)),
         missing=int(np.count_nonzero(mined_QE < 0)),
     )
+
+
+def complete_by_band(batch: Batch, targets_NL: sp.csr_array, bands: Sequence[str], band_L: Ids) -> dict[str, float]:
+    """By band of labels: the share of the queries with such a label whose positives are all in the pool."""
+    true = row_pairs(targets_NL, batch.rows_Q)
+    found_Q = np.bincount(batch.positives[0], minlength=len(batch.rows_Q))
+    complete_Q = found_Q == np.bincount(true.row_E, minlength=len(batch.rows_Q))
+    rows = {name: np.unique(true.row_E[band_L[true.column_E] == at]) for at, name in enumerate(bands)}
+    return {name: float(complete_Q[some].mean()) for name, some in rows.items() if len(some)}
 
 
 def draw_positives(rows_Q: Ids, targets_NL: sp.csr_array, beta: int, rng: np.random.Generator) -> NDArray[np.bool_]:

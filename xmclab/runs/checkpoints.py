@@ -28,7 +28,7 @@ from xmclab.host.schema import CheckpointSettings, rhythm
 from xmclab.kernels.pages import in_large_pages
 from xmclab.runs.best import BestEpoch
 from xmclab.runs.shards import TEMPORARY, read_manifest, read_rows, read_tensors, write_folder
-from xmclab.runs.store import RECORDS, command, damage_reported
+from xmclab.runs.store import RECORDS, command, damage_reported, whole
 from xmclab.system import usage
 from xmclab.system.files import storage_errors, synced
 from xmclab.system.signals import Signals
@@ -159,7 +159,7 @@ class Checkpoints(Guard):
 
     @property
     def _resume_hint(self) -> str:
-        return f"resume with: {command('run --resume', self.run, self.trainer.config)}"
+        return f"resume with: {command('run --resume', whole(self.run), self.trainer.config)}"
 
     def _stop(self, held: Held) -> None:
         """Save, and end the run."""
