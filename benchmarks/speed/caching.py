@@ -21,7 +21,8 @@ from xmclab.data import open_dataset
 from xmclab.host.registry import default_registry
 from xmclab.model.encoders import packed
 from xmclab.model.encoders.hf import MINILM, MINILM_PACKAGE, HuggingFace
-from xmclab.training.batches import Chunk, ChunkedEncoding
+from xmclab.training.batches import Chunk
+from xmclab.training.trainer import ChunkedEncoding
 
 VOCABULARY, CHUNK, POOL = 8192, 256, 1024
 FETCHES = 20  # in a row: a single one is too short to time
