@@ -73,8 +73,8 @@ class Triplet(MultiClassLoss):
         number = min(self.positives, s_QP.shape[1])
         lowest_QM = s_QP.detach().masked_fill(~positive_QP, float("inf")).topk(number, dim=1, largest=False).indices
         counts_QP = torch.zeros_like(positive_QP).scatter(1, lowest_QM, True)
-        scale_Q1 = positive_QP.sum(dim=1, keepdim=True) / self.positives
-        return (scale_Q1.to(l_QP.dtype) * l_QP).masked_fill(~counts_QP, 0)
+        scale_Q1 = positive_QP.to(l_QP.dtype).sum(dim=1, keepdim=True) / self.positives
+        return (scale_Q1 * l_QP).masked_fill(~counts_QP, 0)
 
 
 def _sums(x_QK: Tensor, first_QP: Tensor) -> Tensor:

@@ -113,16 +113,16 @@ def test_the_objective_knows_what_each_query_drew(small_trainer: Callable[..., A
 
 
 def test_the_pool_follows_its_settings(small_trainer: Callable[..., Any]) -> None:
-    made = small_trainer("pool.beta=2", "pool.cap=80", "pool.replacement=true", "pool.gap=20", "miner=random")
+    made = small_trainer("pool.beta=2", "pool.cap=120", "pool.replacement=true", "pool.gap=60", "miner=random")
     rows = made.rows_N[:64]
     mined_QE = made.miner.sample(rows, made.eta, made.exclude_NL, made.keys.rng("negatives", 3))
     rng = made.keys.rng("pool", 3)
-    expected = build_batch(rows, made.targets_NL, made.filter_NL, mined_QE, 2, 80, rng, replacement=True, gap=20)
+    expected = build_batch(rows, made.targets_NL, made.filter_NL, mined_QE, 2, 120, rng, replacement=True, gap=60)
     batch = made.prepare(3, rows).batch
     assert np.array_equal(batch.labels_P, expected.labels_P)
     assert np.array_equal(batch.drawn_E, expected.drawn_E)
     for other in ("pool.replacement=false", "pool.gap=0"):
-        settings = ("pool.beta=2", "pool.cap=80", "pool.replacement=true", "pool.gap=20", "miner=random", other)
+        settings = ("pool.beta=2", "pool.cap=120", "pool.replacement=true", "pool.gap=60", "miner=random", other)
         labels_P = small_trainer(*settings).prepare(3, rows).batch.labels_P
         assert not np.array_equal(labels_P, expected.labels_P)
 
