@@ -28,6 +28,10 @@ class PoolSettings:
     beta: int = option(3, "positives sampled per query", ge=1)
     eta: int = option(6, "mined negatives drawn per query", ge=0)
     cap: int = option(0, "maximum number of labels in a pool; 0: no limit", ge=0)
+    replacement: bool = option(False, "sample positives with replacement, so that a query may bring fewer than beta")
+    gap: int = option(
+        0, "add mined negatives, then further positives, if the cap leaves room for more labels than this", ge=0
+    )
 
 
 @dataclass(frozen=True)

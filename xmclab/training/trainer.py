@@ -261,10 +261,8 @@ class Trainer:
         pool = self.settings.pool
         with self.part("plan"):
             mined_QE = self.miner.sample(rows, self.eta, self.exclude_NL, self.keys.rng("negatives", step))
-            rng = self.keys.rng("pool", step)
-            batch = build_batch(
-                rows, self.targets_NL, self.filter_NL, mined_QE, pool.beta, pool.cap, rng, all_labels=self.all_labels
-            )
+            given = rows, self.targets_NL, self.filter_NL, mined_QE, pool.beta, pool.cap, self.keys.rng("pool", step)
+            batch = build_batch(*given, self.all_labels, pool.replacement, pool.gap)
         with self.part("collate"):
             key_Q, key_P = self._keys(step, "query", batch.rows_Q), self._keys(step, "label", batch.labels_P)
             queries, labels = self._in_chunks(step, batch, key_Q, key_P, chunk := self.chunk)
