@@ -462,6 +462,11 @@ class Head(nn.Module, ABC):
         return F.normalize(self.labels(x_PD, labels_P).float(), dim=-1)
 
     @property
+    def searched_at_unit_length(self) -> bool:
+        """Whether search vectors are at unit length, apart from a bias; for exports."""
+        return True
+
+    @property
     def label_rows(self) -> nn.Module | None:
         """Optional: the `RowTable` whose row l alone determines the vector of label l, through `of_rows`.
 
@@ -477,7 +482,7 @@ class Head(nn.Module, ABC):
         raise NotImplementedError(f"{type(self).__name__} has no table of label rows")
 
     def query_projection(self) -> tuple[nn.Linear, Literal["tanh", "none"]] | None:
-        """Optional: the linear map and activation of `queries`, if it does nothing else but dropout and normalisation.
+        """Optional: the linear map and activation of searched queries, if only dropout and normalisation come with it.
 
         Used by exports for sentence-transformers.
         """

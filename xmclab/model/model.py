@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from xmclab.api import Encoder, Head, Ragged, Side
+from xmclab.errors import ConfigError
 from xmclab.model.device import to_device
 from xmclab.model.dropout import key_dropouts
 from xmclab.model.tables import RowTable
@@ -27,8 +30,9 @@ class Model(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.num_labels = num_labels
-        for head in heads.values():
-            head.build(encoder.width, num_labels)
+        for name, head in heads.items():
+            with named(f"head.{name}"):
+                head.build(encoder.width, num_labels)
         self.heads = nn.ModuleDict(dict(heads))
         key_dropouts(self)
 
@@ -141,6 +145,15 @@ class Model(nn.Module):
             assert x_BD is not None
             return head.search_queries(x_BD)
         return head.search_labels(x_BD, where)
+
+
+@contextlib.contextmanager
+def named(slot: str) -> Iterator[None]:
+    """Put the slot of a part in front of the options that it complains about."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(*(replace(problem, where=f"{slot}.{problem.where}") for problem in error.problems)) from None
 
 
 class Vectors(dict[str, Tensor]):
