@@ -146,12 +146,13 @@ class Transformer:
 
 @dataclass(frozen=True)
 class View:
-    """Vectors of all queries and labels from the current model (dropout off), computed every `refresh_every` epochs."""
+    """Vectors of all queries and labels from the current model (dropout off), computed at every refresh."""
 
-    epoch: int  # the epoch that follows
+    epoch: int  # the epoch of the step that follows
     queries_ND: NDArray[np.float32]  # search vectors of all training queries
     labels_LD: NDArray[np.float32]  # search vectors of all labels
     device: str = "cpu"  # device of the run, which searches should use
+    batch: int = 0  # batches of that epoch before it; above 0, they were planned with an earlier view
 
 
 @dataclass(frozen=True)
@@ -496,7 +497,7 @@ class Head(nn.Module, ABC):
 class Sampler(ABC):
     """Which queries form a batch."""
 
-    needs_view: ClassVar[bool] = False  # true: `plan` gets a new view every `refresh_every` epochs
+    needs_view: ClassVar[bool] = False  # true: `plan` gets the view of the latest refresh
 
     batch_size: int = option(1024, "queries per batch", ge=1)
 
@@ -517,7 +518,7 @@ class Sampler(ABC):
 class Miner(ABC):
     """The source of negatives for a query, besides the positives of other queries."""
 
-    needs_view: ClassVar[bool] = False  # true: `refresh` is called with a view every `refresh_every` epochs
+    needs_view: ClassVar[bool] = False  # true: `refresh` is called with a new view, as often as the settings say
 
     index: Index = field(init=False, repr=False, compare=False)  # of the run, not yet built; for use in `refresh`
 

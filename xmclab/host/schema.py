@@ -149,6 +149,10 @@ class Settings:
     seed: int = option(0, "random seed", ge=0)
     epochs: int = option(10, "passes over the training queries", ge=1)
     refresh_every: int = option(5, "epochs between refreshes of clusters and mined negatives (tau)", ge=1)
+    refresh_steps: int = option(0, "steps between refreshes, instead of refresh_every epochs; 0: in epochs", ge=0)
+    refresh_from: int = option(
+        0, "epoch (from 0) that the first refresh comes before; 0: after refresh_every epochs or refresh_steps", ge=0
+    )
     device: str = option("auto", "auto (cuda if available, else cpu), cpu, cuda, cuda:1, ...")
     precision: Literal["auto", "float32", "bfloat16"] = option(
         "auto", "precision of matrix products; auto: bfloat16 on cuda, float32 on cpu"

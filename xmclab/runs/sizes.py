@@ -136,7 +136,7 @@ def search_width(trainer: Trainer, name: str) -> int:
 
 def refreshes(trainer: Trainer) -> int:
     """How many refreshes fall into the run."""
-    return sum(map(trainer.refresh_due, range(trainer.settings.epochs)))
+    return len(trainer.refreshes.before)
 
 
 def view_bytes(trainer: Trainer) -> int:

@@ -41,6 +41,7 @@ from xmclab.system.memory import out_of_memory
 from xmclab.training.batches import Chunk, EncodedTexts, Part, Prepared, ahead
 from xmclab.training.diagnosis import diverged, exhausted
 from xmclab.training.optim import Optimizers
+from xmclab.training.refreshes import Refreshes
 from xmclab.training.start import Start, freeze, trained_heads
 from xmclab.training.streaming import all_labels, streams
 
@@ -139,6 +140,8 @@ class Trainer:
             self._start_heads(start.heads if start else ())
         self.sampler, self.miner = config.make("sampler"), config.make("miner")
         self.view: View | None = None  # the latest
+        self.planned: tuple[int, list[NDArray[np.int64]]] | None = None  # the latest plan, and its epoch
+        self.resumed: tuple[int, list[NDArray[np.int64]]] | None = None  # a plan from a view that is gone
         self.targets_NL, self.filter_NL = data.train.targets_NL, data.train.filter_NL
         self.exclude_NL = (self.targets_NL.astype(bool) + self.filter_NL.astype(bool)).tocsr()
         self.rows_N = np.flatnonzero(np.diff(self.targets_NL.indptr))
@@ -156,6 +159,7 @@ class Trainer:
 
         steps_per_epoch = len(self.plan(0))
         self.steps = self.settings.epochs * steps_per_epoch
+        self.refreshes = Refreshes(self.settings, steps_per_epoch, self.needs_views)
         self.optimizers = Optimizers(self.model, self.settings.optim, self.steps, steps_per_epoch)
         self.compiled: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
         if self.settings.compile:
@@ -192,10 +196,6 @@ class Trainer:
 
         self.model.start_heads(encoded, self.data.train.targets_NL, known)
 
-    def refresh_due(self, epoch: int) -> bool:
-        """Whether to refresh clusters or negatives from a new view before this epoch."""
-        return self.needs_views and epoch > 0 and epoch % self.settings.refresh_every == 0
-
     @property
     def needs_views(self) -> bool:
         """Whether the sampler or the miner needs views."""
@@ -213,23 +213,26 @@ class Trainer:
 
     @property
     def mining_depth(self) -> int:
-        """Labels mined for a query, for all epochs until the next refresh."""
-        return min(self.eta * self.settings.refresh_every, self.data.num_labels)
+        """Labels mined for a query, for all its steps until the next refresh."""
+        return min(self.eta * self.refreshes.passes, self.data.num_labels)
 
     @property
     def view_head(self) -> str:
         """The head whose vectors are in a view."""
         return "de" if "de" in self.model.head_names else self.model.head_names[0]
 
-    def refresh(self, epoch: int) -> Record:
-        """Encode all queries and labels with the current model, and mine negatives from that view; its record."""
+    def refresh(self, epoch: int, batch: int = 0) -> Record:
+        """Encode all queries and labels with the current model, and mine negatives from that view; its record.
+
+        Within an epoch, whose batches stay as they were planned, after this many of them.
+        """
         with self.part("refresh"):
             chunk = self.settings.encode.search_chunk
             head = self.view_head
             queries = self.model.query_vectors(self.query_tokens, chunk, [head])[head]
             labels = self.model.label_vectors(self.label_tokens, chunk, [head])[head]
             queries = with_constant(queries, labels)
-            self.see(View(epoch, queries.cpu().numpy(), labels.cpu().numpy(), str(self.device)))
+            self.see(View(epoch, queries.cpu().numpy(), labels.cpu().numpy(), str(self.device), batch))
         return dict(self.miner.report())
 
     def see(self, view: View, mined: Mapping[str, NDArray[Any]] | None = None) -> None:
@@ -248,8 +251,12 @@ class Trainer:
 
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
         """The batches of an epoch, as query ids."""
-        batches: list[NDArray[np.int64]] = self.sampler.plan(self.rows_N, self.targets_NL, epoch, self.view, self.keys)
-        return batches
+        if self.resumed and self.resumed[0] == epoch:
+            self.planned = self.resumed
+        else:
+            batches = self.sampler.plan(self.rows_N, self.targets_NL, epoch, self.view, self.keys)
+            self.planned = epoch, batches
+        return self.planned[1]
 
     def batches(self, plan: list[NDArray[np.int64]], first_step: int) -> Iterator[Prepared]:
         """The batches of a plan, each prepared in a thread during the previous step."""
