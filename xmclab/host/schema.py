@@ -81,7 +81,7 @@ def cutoffs(ks: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def is_propensity(numbers: Any) -> Any:
-    """A and B of the propensity model, as far as they can be told from other values."""
+    """Refuse what are not two values."""
     if numbers is not None and (not isinstance(numbers, list | tuple) or len(numbers) != 2):
         raise ValueError(NOT_A_B)
     return numbers
