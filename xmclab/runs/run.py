@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from xmclab.data import with_reader
+from xmclab.data.propensity import Propensity
 from xmclab.data.tokens import Tokeniser
 from xmclab.data.validation import Opened, open_with_validation
 from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, Problem, Stopped
@@ -322,7 +323,8 @@ def print_result(console: Console, result: RunResult) -> None:
         f"{result.document['recipe']} on {data['name']} "
         f"({result.document.get('split', 'test')}: {data['test']} queries, {data['labels']} labels), in %"
     )
-    print_table(console, title, result.metrics, result.baselines)
+    model = result.document.get("propensity")  # runs of earlier versions do not tell
+    print_table(console, title, result.metrics, result.baselines, str(Propensity(*model.values())) if model else "")
     if best := result.document.get("validation"):
         value = best["metrics"][best["search"]][best["metric"]]
         chosen = f"best by {best['metric']} of {best['search']}: {value:.2f} on {best['queries']} validation queries"
