@@ -18,8 +18,10 @@ COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "nDCG@5", "R@10", "R@
 Scores = Mapping[str, Mapping[str, float]]  # row name -> metric name -> percent
 
 
-def print_table(console: Console, title: str, searches: Scores, baselines: Scores) -> None:
-    """One row per search of the model and per baseline; the best of each column is highlighted."""
+def print_table(
+    console: Console, title: str, searches: Scores, baselines: Scores, reported: Scores | None = None
+) -> None:
+    """One row per search of the model and per baseline, the best of each column highlighted; then what was reported."""
     rows = {**baselines, **searches}
     columns = [name for name in COLUMNS if any(name in row for row in rows.values())]
     best = {column: max(row.get(column, 0.0) for row in rows.values()) for column in columns}
@@ -30,7 +32,10 @@ def print_table(console: Console, title: str, searches: Scores, baselines: Score
     for name, row in rows.items():
         cells = [f"{row[c]:.2f}" if c in row else "" for c in columns]
         marked = [f"[bold]{cell}[/]" if row.get(c) == best[c] else cell for c, cell in zip(columns, cells, strict=True)]
-        table.add_row(plain(name), *marked, end_section=name == list(baselines)[-1] if baselines else False)
+        last = bool(baselines) and name == list(baselines)[-1]
+        table.add_row(plain(name), *marked, end_section=last or name == list(rows)[-1])
+    for name, row in (reported or {}).items():
+        table.add_row(plain(name), *(f"{row[c]:.2f}" if c in row else "" for c in columns), style="dim")
     console.print(table)
 
 

@@ -16,6 +16,7 @@ from xmclab.host.schema import EXPRESSIONS, NONE, SHORT, SHORTHANDS, SLOTS, Sett
 from xmclab.objectives.expr import TermSpec
 
 if TYPE_CHECKING:
+    from xmclab.host.presets import Preset
     from xmclab.objectives.objective import Objective
 
 SEVERAL = "+"  # between the parts of a slot that takes several
@@ -60,6 +61,8 @@ class Config:
     sources: Mapping[str, str]  # key -> who set it; keys at their defaults are absent
     stage: str = ""  # its name, where a recipe has stages; the config of such a recipe is that of the last
     earlier: Mapping[str, Config] = field(default_factory=dict)  # the stages before it, by name
+    lineage: tuple[str, ...] = ()  # the recipe and those that it builds on, nearest first
+    preset: Preset | None = field(default=None, compare=False)
 
     @property
     def heads(self) -> tuple[str, ...]:

@@ -61,13 +61,27 @@ def is_file_name(recipe: str) -> bool:
     return recipe.endswith((".yaml", ".yml")) or "/" in recipe
 
 
-def recipe_layers(recipe: str, registry: Registry) -> list[list[Entry]]:
-    """The entries of a recipe and its ancestors, oldest first.
+@dataclass(frozen=True)
+class Layer:
+    """What a recipe sets itself."""
+
+    name: str
+    path: Path
+    entries: list[Entry]
+
+
+def name_of(file_or_name: str) -> str:
+    """What a recipe or preset is called: a file by its name without the folder and the ending."""
+    return Path(file_or_name).stem if is_file_name(file_or_name) else file_or_name
+
+
+def recipe_layers(recipe: str, registry: Registry) -> list[Layer]:
+    """A recipe and its ancestors, oldest first.
 
     Raises:
         ConfigError: a file is missing or malformed, a name is unknown, or the bases are circular.
     """
-    layers: list[list[Entry]] = []
+    layers: list[Layer] = []
     path = Path(recipe) if is_file_name(recipe) else registry.recipe(recipe)
     visited: list[Path] = []
     while True:
@@ -76,11 +90,11 @@ def recipe_layers(recipe: str, registry: Registry) -> list[list[Entry]]:
             raise ConfigError(Problem(str(path), f"circular bases: {circle}"))
         visited.append(path.resolve())
         entries = read_recipe(path)
-        layers.insert(0, [entry for entry in entries if entry.key != BASE])
+        layers.insert(0, Layer(name_of(recipe), path, [entry for entry in entries if entry.key != BASE]))
         base = next((entry for entry in entries if entry.key == BASE), None)
         if base is None:
             return layers
-        path = _base_path(base, path, registry)
+        path, recipe = _base_path(base, path, registry), str(base.value)
 
 
 def _base_path(base: Entry, child: Path, registry: Registry) -> Path:

@@ -1,6 +1,6 @@
 """Resolves defaults, a recipe and overrides to one read-only config that remembers who set each value.
 
-Order: schema and part defaults < base recipes < recipe < overrides from left to right. Choosing another part (or
+Order: schema and part defaults < base recipes < recipe < preset < overrides from left to right. Choosing another part (or
 another loss expression) drops the options that lower layers set for the previous one (except a reader's `text`, which
 all readers have); within a layer the order of a choice and its options does not matter.
 """
@@ -28,11 +28,17 @@ from xmclab.host.config import (
 )
 from xmclab.host.load import interface
 from xmclab.host.options import Option, construct, options_of, read_options
-from xmclab.host.recipes import MADE_WITH, Entry, is_file_name, recipe_layers, summary
+from xmclab.host.presets import Preset, find_preset
+from xmclab.host.recipes import MADE_WITH, Entry, Layer, is_file_name, name_of, recipe_layers, summary
 from xmclab.host.registry import Registry
 from xmclab.host.schema import ALL, AUTO, GONE, HEADS, NONE, RENAMED, SHORT, SHORTHANDS, SLOTS, Settings
 from xmclab.objectives.expr import TermSpec, parse_expression
 
+COMMAND_LINE = {  # keys that a recipe cannot set, and what to do instead
+    "plugin": "pass plugin=FILE on the command line",
+    "recipe": "use `base:` to build on another recipe",
+    "preset": "pass preset=NAME on the command line",
+}
 CUSTOM = "custom"  # what a config without a recipe is called
 MOST_UNKNOWN = 20  # unknown keys that are shown; suggesting what was meant takes milliseconds for each
 WEIGHT = Option("weight", float, 1.0, "weight of the term", {"ge": 0})
@@ -111,7 +117,7 @@ class _Resolver:
         self.choices: dict[str, Entry] = {}  # of slots and expressions
         self.options: dict[str, dict[str, Entry]] = {place: {} for place in CHOICES}
         self.unknown: list[Entry] = []
-        self.known: set[str] = {*setting_options(), *CHOICES, *SHORTHANDS, *SHORT, "plugin", "recipe"}
+        self.known: set[str] = {*setting_options(), *CHOICES, *SHORTHANDS, *SHORT, *COMMAND_LINE}
         self.rejected: list[Entry] = []  # options that a part does not have
         self.accepted: set[int] = set()  # ids of entries that some part uses
 
@@ -119,10 +125,13 @@ class _Resolver:
         for entry in entries:
             if entry.key == "plugin":
                 self._load_file(entry)
-        recipe = next((entry for entry in reversed(entries) if entry.key == "recipe"), None)
-        layers = self._recipe_layers(recipe) if recipe else []
+        last = {entry.key: entry for entry in entries}
+        recipes = self._recipe_layers(last["recipe"]) if "recipe" in last else []
+        self.lineage = tuple(layer.name for layer in reversed(recipes))
+        self.preset = self._preset(last["preset"]) if "preset" in last else None
+        layers = [*(layer.entries for layer in recipes), self.preset.layer(recipes) if self.preset else []]
         layers = [[entry for entry in layer if not self._command_line_only(entry)] for layer in layers]
-        layers.append([entry for entry in entries if entry.key not in ("plugin", "recipe")])
+        layers.append([entry for entry in entries if entry.key not in COMMAND_LINE])
         self.stages = tuple(dict.fromkeys(name for layer in layers for entry in layer if (name := stage_of(entry.key))))
         for layer in layers:
             self._apply([entry for entry in layer if not stage_of(entry.key)])
@@ -147,7 +156,8 @@ class _Resolver:
                 self.problems.append(Problem("recipe", self.made_with, hint))
             kind = PluginError if self.plugin_at_fault else ConfigError
             raise kind(*dict.fromkeys(self.problems))
-        return Config(settings, self.recipe, self.registry, parts, losses, self._sources(), self.stage)
+        config = Config(settings, self.recipe, self.registry, parts, losses, self._sources(), self.stage)
+        return dataclasses.replace(config, lineage=self.lineage, preset=self.preset)
 
     def _read(self, overrides: Sequence[str]) -> list[Entry]:
         entries = []
@@ -167,9 +177,16 @@ class _Resolver:
         except XmclabError as error:
             self._note(error, entry)
 
-    def _recipe_layers(self, entry: Entry) -> list[list[Entry]]:
+    def _preset(self, entry: Entry) -> Preset | None:
+        try:
+            return find_preset(str(entry.value), self.registry)
+        except XmclabError as error:
+            self._note(error, entry)
+            return None
+
+    def _recipe_layers(self, entry: Entry) -> list[Layer]:
         name = str(entry.value)
-        self.recipe = Path(name).stem if is_file_name(name) else name
+        self.recipe = name_of(name)
         self.made_with = summary(Path(name)) if is_file_name(name) else ""
         try:
             return recipe_layers(name, self.registry)
@@ -185,14 +202,9 @@ class _Resolver:
             self.recipe_missing = not meant
 
     def _command_line_only(self, entry: Entry) -> bool:
-        if entry.key not in ("plugin", "recipe"):
+        if entry.key not in COMMAND_LINE:
             return False
-        hint = (
-            "use `base:` to build on another recipe"
-            if entry.key == "recipe"
-            else "pass plugin=FILE on the command line"
-        )
-        self.problems.append(Problem(entry.where, "cannot be set in a recipe", hint))
+        self.problems.append(Problem(entry.where, "cannot be set in a recipe", COMMAND_LINE[entry.key]))
         return True
 
     def _of_stage(self, entry: Entry) -> Entry:

@@ -21,7 +21,7 @@ from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, Problem,
 from xmclab.evaluation.report import print_table
 from xmclab.host.config import Config
 from xmclab.model.device import describe, deterministic, pick_device
-from xmclab.runs import store
+from xmclab.runs import presets, store
 from xmclab.runs.advice import advice, closing_advice
 from xmclab.runs.best import BestEpoch, check_choice
 from xmclab.runs.checkpoints import FOLDER as CHECKPOINTS
@@ -82,6 +82,7 @@ def run(
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(store.claimed(out, "", resume)) if out else None
         opened = open_with_validation(config)
+        presets.refuse_other_sizes(config, opened.whole)
         if opened.validation:
             check_choice(config, opened.whole.num_labels)
         folder = folder or stack.enter_context(store.claimed(None, f"{config.recipe}-{opened.whole.name}"))
@@ -161,6 +162,8 @@ class _Job:
             result = RunResult(folder, test.metrics, baselines, test.document(folder, baselines, seconds))
             if best:
                 result.document.update(split=test.purpose, validation=best.document())
+            if settings.evaluate.test:
+                result.document.update(presets.results(config, data))
             if profile.on:
                 result.document["profile"] = profile.summary()
                 profile.print_table(self.console)
@@ -214,6 +217,8 @@ class _Job:
         queries = f"{len(data.train)} training queries" + (f", {best.queries} validation queries" if best else "")
         device = describe(trainer.device, settings.device)
         note(console, f"{data.name}: {queries}, {data.num_labels} labels, {trainer.steps} steps on {device}")
+        if text := presets.suggestion(self.config, data):
+            note(console, text)
         if at.step:
             note(console, f"resuming after step {at.step} of {trainer.steps}")
         if best and settings.evaluate.every and settings.evaluate.test:
@@ -269,7 +274,7 @@ def print_result(console: Console, result: RunResult) -> None:
         f"{result.document['recipe']} on {data['name']} "
         f"({result.document.get('split', 'test')}: {data['test']} queries, {data['labels']} labels), in %"
     )
-    print_table(console, title, result.metrics, result.baselines)
+    print_table(console, title, result.metrics, result.baselines, result.document.get("paper"))
     if best := result.document.get("validation"):
         value = best["metrics"][best["search"]][best["metric"]]
         chosen = f"best by {best['metric']} of {best['search']}: {value:.2f} on {best['queries']} validation queries"
