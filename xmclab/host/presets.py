@@ -8,7 +8,7 @@ paper:                                                 recipe -> name of a row -
   unidec: {UniDEC: {P@1: 47.80}}
 ablation: {...}                                        further results, for the docs
 
-A section may name several recipes: `"dpr, ance": ...`. Small forms and recipes with stages take nothing from the sections
+A section may name several recipes: `"dpr, ance": ...`. Small forms and recipes with stages take nothing from sections
 of recipes that they build on, and options of a part that a recipe further down replaced are skipped. Comments at line
 ends are the sources of the values, as in recipes.
 """
@@ -28,6 +28,7 @@ from xmclab.host.registry import Registry
 from xmclab.host.schema import NONE
 
 SIZES, RECIPES, PAPER, ABLATION = "sizes", "recipes", "paper", "ablation"
+NOT_HERE = ("base", "recipe", "preset", "plugin")
 SIZE_NAMES = ("train", "test", "labels")
 SMALL_FORMS = "small forms"  # group of the recipes that keep their own numbers
 
@@ -86,14 +87,17 @@ def find_preset(name: str, registry: Registry) -> Preset:
     path = Path(name) if is_file_name(name) else registry.preset(name)
     sections: dict[str, list[Entry]] = {}
     settings = []
-    for entry in read_recipe(path):
+    entries = read_recipe(path)
+    if strange := [entry for entry in entries if entry.key in NOT_HERE]:
+        raise ConfigError(*(Problem(entry.where, "cannot be set in a preset") for entry in strange))
+    for entry in entries:
         recipes, _, key = below(entry.key, RECIPES).partition(".")
         if recipes:
             for recipe in recipes.split(","):
                 sections.setdefault(recipe.strip(), []).append(replace(entry, key=key))
         elif entry.key.partition(".")[0] not in (SIZES, PAPER, ABLATION):
             settings.append(entry)
-    plain = read_plain(path) if path.stat().st_size else {}
+    plain = read_plain(path) if entries else {}
     return Preset(name_of(name), _sizes(path, plain), settings, sections, _paper(path, plain))
 
 
@@ -103,7 +107,8 @@ def _sizes(path: Path, plain: Mapping[str, Any]) -> dict[str, int]:
         isinstance(sizes, dict) and set(sizes) == set(SIZE_NAMES) and all(type(size) is int for size in sizes.values())
     ):
         return {name: sizes[name] for name in SIZE_NAMES if sizes}
-    raise ConfigError(Problem(f"{path}: {SIZES}", f"expected {', '.join(SIZE_NAMES)}, each a number", "or leave it out"))
+    expected = f"expected {', '.join(SIZE_NAMES)}, each a whole number"
+    raise ConfigError(Problem(f"{path}: {SIZES}", expected, "leave it out if they are unknown"))
 
 
 def _paper(path: Path, plain: Mapping[str, Any]) -> dict[str, Rows]:

@@ -1,8 +1,8 @@
 """Resolves defaults, a recipe and overrides to one read-only config that remembers who set each value.
 
-Order: schema and part defaults < base recipes < recipe < preset < overrides from left to right. Choosing another part (or
-another loss expression) drops the options that lower layers set for the previous one (except a reader's `text`, which
-all readers have); within a layer the order of a choice and its options does not matter.
+Order: schema and part defaults < base recipes < recipe < preset < overrides from left to right. Choosing another part
+(or another loss expression) drops the options that lower layers set for the previous one (except a reader's `text`,
+which all readers have); within a layer the order of a choice and its options does not matter.
 """
 
 from __future__ import annotations
