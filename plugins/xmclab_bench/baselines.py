@@ -23,7 +23,8 @@ def measured(configs: Iterable[Config], keys: Keys, cells: Path) -> list[Baselin
     Args:
         cells: the folder of cached runs, in which the numbers are kept.
     """
-    return [_of_data(config, keys, cells) for config in {config.data_key(): config for config in configs}.values()]
+    apart = {(config.data_key(), config.settings.evaluate): config for config in configs}
+    return [_of_data(config, keys, cells) for config in apart.values()]
 
 
 def _of_data(config: Config, keys: Keys, cells: Path) -> Baselines:
@@ -51,7 +52,7 @@ def _apart(config: Config) -> list[Config]:
 
 def _measure(config: Config, file: Path) -> None:
     data = open_data(config)
-    evaluator, depth = Evaluator.of_data(data), config.settings.evaluate.depth
+    evaluator, depth = Evaluator.of_data(data, config.settings.evaluate), config.settings.evaluate.depth
     metrics = {name: evaluator.metrics(each.rank(data, depth)) for name, each in config.make_all(SLOT).items()}
     with new_file(file, str(file)) as stream:
         json.dump({"data": data.fingerprint, "metrics": metrics}, stream, indent=1)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from xmclab_bench.spec import Spec
 
 TERMINATED = 143
-METRICS = "P@1,P@3,P@5,PSP@1,PSP@3,PSP@5"
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace another comparison in the output folder.")]
 
 
@@ -157,7 +156,7 @@ def report(
         typer.Option("--out", metavar="DIR", help="Output folder; default: report/, or the folder of the document."),
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="A,B", help=f"Metrics to show; default: {METRICS}.")
+        str | None, typer.Option("--metrics", metavar="A,B", help="Metrics to show; default: P and PSP.")
     ] = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -172,7 +171,7 @@ def report(
 
     files = [file for source in sources if (file := document_at(source)) is not None]
     if not files:
-        document = _stamped(compare_folders(sources, (metrics or METRICS).split(",")))
+        document = _stamped(compare_folders(sources, metrics.split(",") if metrics else None))
         _show(document, write_report(document, out or Path("report"), overwrite), as_json)
         return
     if len(sources) > 1:

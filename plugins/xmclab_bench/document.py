@@ -5,7 +5,7 @@
  "fingerprint",                                                    equal if the same comparison is repeated
  "verdict":  {"search", "metric", "sentences"},                    what was found, in words: the headline
  "verdicts": [{"column", "search", "metric", "leader", "best", "sentences"}],      best: better than every other row
- "data":     [{"name", "sha256", "train", "test", "labels"}],      one, unless runs of several are shown
+ "data":     [{"name", "sha256", "train", "test", "labels", "propensity"}],        one, unless runs of several are shown
  "environment",                                                    of the first run
  "rows":     [{"name", "column", "search", "metrics": {P@1: {"mean", "sd", "values", "best"}}, "bands", "target"}],
  "baselines": [{"name", "data", "metrics"}],                       untrained; data: its sha256
@@ -168,9 +168,14 @@ def completed(document: Document) -> Document:
 
 
 def _data_of(groups: Sequence[Group]) -> dict[str, Any]:
-    """What the finished runs were trained and measured on, by the hash of its bytes."""
-    documents = [run.document for group in groups for run in group.runs if run.document]
-    return {document["data"]["sha256"]: document["data"] for document in documents}
+    """What the finished runs were trained and measured on, by the hash of its bytes and the propensity model."""
+    found: dict[str, Any] = {}
+    for document in (run.document for group in groups for run in group.runs if run.document):
+        propensity = document.get("propensity")  # runs of earlier versions do not tell
+        numbers = [propensity["A"], propensity["B"]] if propensity else []
+        told = {"propensity": propensity} if propensity else {}
+        found[f"{document['data']['sha256']} {numbers}"] = {**document["data"], **told}
+    return found
 
 
 def summary_of(values: Sequence[float]) -> dict[str, Any]:

@@ -11,19 +11,25 @@ from pathlib import Path
 from xmclab.errors import ConfigError, Problem, did_you_mean
 from xmclab_bench.document import Baselines, Document, Group, Wanted, compare
 from xmclab_bench.run_folder import Run, read_run
+from xmclab_bench.spec import METRICS
 
 MEASURES = ("train", "memory", "pool", "positives")
 
 
-def compare_folders(folders: Sequence[Path], metrics: Sequence[str]) -> Document:
+def compare_folders(folders: Sequence[Path], metrics: Sequence[str] | None) -> Document:
     """The comparison of these runs; runs that differ only in their seed share a row, repeated ones do not.
+
+    Args:
+        metrics: what is shown; None: P and PSP at the cut-offs of the runs.
 
     Raises:
         ConfigError: no run has one of the metrics.
         DataError: a folder is not a run, or damaged.
     """
     runs = [read_run(folder) for folder in dict.fromkeys(folders)]
-    known = {metric for run in runs for row in run.metrics.values() for metric in row}
+    known = dict.fromkeys(metric for run in runs for row in run.metrics.values() for metric in row)
+    if metrics is None:
+        metrics = [name for kind in ("P@", "PSP@") for name in known if name.startswith(kind)] or list(METRICS)
     unknown = [metric for metric in metrics if known and metric not in known]
     if unknown:
         raise ConfigError(

@@ -32,7 +32,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from xmclab.errors import ConfigError, Problem, did_you_mean
 from xmclab.host import SHORTHANDS
@@ -46,9 +46,8 @@ SEED = "seed"
 SHOWN = 20  # unknown keys
 SEARCHES = ("de", "clf", "de+clf")
 VOTES = ("nn", "de+nn", "clf+nn", "de+clf+nn")  # shown if asked for
-METRICS = tuple(f"{kind}@{k}" for kind in ("P", "PSP", "nDCG", "PSnDCG") for k in (1, 3, 5)) + tuple(
-    f"{kind}@{k}" for kind in ("R", "PSR") for k in (10, 100)
-)
+METRIC = re.compile(r"(P|PSP|nDCG|PSnDCG|R|PSR)@[1-9][0-9]*")
+METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")  # shown unless the spec names others
 BUDGETS = ("steps", "time")
 GROUPS = ("rows", "tuned", "space", "grid")  # keys that hold others
 KEYS = ("base", *GROUPS, "columns", "searches", "metrics", "measures", "target", "budget", "reference")
@@ -157,6 +156,8 @@ def resolve_cells(spec: Spec, registry: Registry) -> tuple[list[tuple[Cell, Conf
             refused.append(LeftOut(cell, "; ".join(map(str, error.problems))))
     _refuse_useless(spec, [cell for cell, _ in found], refused)
     _refuse_same(found)
+    _refuse_unmeasured(spec, [config for _, config in found])
+    _refuse_other_propensities(found)
     return found, refused
 
 
@@ -189,6 +190,37 @@ def _refuse_same(found: Sequence[tuple[Cell, Config]]) -> None:
             problems.append(Problem("", f"two cells have the same config: {names[0]!r} and {names[1]!r}"))
     if problems:
         raise ConfigError(*problems)
+
+
+def _refuse_unmeasured(spec: Spec, configs: Sequence[Config]) -> None:
+    """Refuse metrics that are not among those of any cell."""
+    from xmclab.evaluation.metrics import metrics_of
+
+    measured: set[str] = set()
+    for settings in {config.settings.evaluate for config in configs}:
+        deepest = max(*settings.k, *settings.recall_k)
+        measured |= metrics_of(deepest, deepest, settings.k, settings.recall_k).keys()
+    wanted = {"metrics": spec.metrics, "target": spec.target[:1] if spec.target else ()}
+    hint = f"set evaluate.k or evaluate.recall_k; measured: {', '.join(sorted(measured))}"
+    problems = [
+        Problem(f"{spec.name}: {key}", f"no cell measures {metric}", hint)
+        for key, metrics in wanted.items()
+        for metric in metrics
+        if metric not in measured
+    ]
+    if problems:
+        raise ConfigError(*problems)
+
+
+def _refuse_other_propensities(found: Sequence[tuple[Cell, Config]]) -> None:
+    """Refuse rows that are compared on the same data, but not by the same propensity model."""
+    seen: dict[tuple[str, str], Any] = {}
+    for cell, config in found:
+        ours = config.settings.evaluate.propensity
+        theirs = seen.setdefault((cell.column, config.data_key()), ours)
+        if theirs != ours:
+            reason = f"{ours} in row {cell.row!r}, {theirs} in others: PSP, PSnDCG and PSR cannot be compared"
+            raise ConfigError(Problem("evaluate.propensity", reason, "set it for all rows, or make it the columns"))
 
 
 class _Reader:
@@ -274,7 +306,7 @@ class _Reader:
             grid=self.grid,
             columns=columns,
             searches=self._names("searches", (*SEARCHES, *VOTES), SEARCHES),
-            metrics=self._names("metrics", METRICS, ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")),
+            metrics=self._metrics(),
             measures=self._names("measures", MEASURES, ("train", "memory")),
             target=self._target(),
             budget="time" if self._names("budget", BUDGETS, ("steps",)) == ("time",) else "steps",
@@ -306,6 +338,15 @@ class _Reader:
                 self._wrong(key, f"there is no {value!r}", did_you_mean(value, known))
         return values
 
+    def _metrics(self) -> tuple[str, ...]:
+        """Whether they are measured is known with the configs."""
+        _, values = self.values.get("metrics", (None, METRICS))
+        for value in [value for value in values if not METRIC.fullmatch(value)]:
+            self._wrong("metrics", f"there is no {value!r}", did_you_mean(value, METRICS))
+        if not values:
+            self._wrong("metrics", "is empty", "such as P@1,PSP@5,nDCG@5,R@100")
+        return values
+
     def _one(self, key: str, default: str) -> str:
         _, values = self.values.get(key, (None, (default,)))
         if len(values) != 1:
@@ -323,7 +364,7 @@ class _Reader:
         if not text:
             return None
         metric, _, number = text.partition("=")
-        if metric not in METRICS or not re.fullmatch(r"\d+(\.\d+)?", number):
+        if not METRIC.fullmatch(metric) or not re.fullmatch(r"\d+(\.\d+)?", number):
             self._wrong("target", f"{text!r} is not METRIC=PERCENT", "such as P@1=40")
             return None
         return metric, float(number)

@@ -14,6 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from xmclab.data.propensity import Propensity
 from xmclab.system.console import plain
 from xmclab.system.terminal import printable
 from xmclab_bench.document import Document
@@ -95,11 +96,12 @@ def footnote(document: Document) -> str:
     """What readers need to know about the table."""
     seeds = len(document["seeds"])
     parts = [
-        f"{data['name']}: {data['train']} training and {data['test']} test queries, {data['labels']} labels."
+        f"{data['name']}: {data['train']} training and {data['test']} test queries, {data['labels']} labels"
+        f"{_propensities(data)}."
         for data in document["data"]
     ]
     if len(parts) > 1:
-        parts.append("Rows of different data are not tested against each other.")
+        parts.append("Rows of different data or propensities are not tested against each other.")
     one = "One seed only: variation between seeds is unknown, so no result is marked best."
     parts.append(f"Mean ± standard deviation over {seeds} seeds." if seeds > 1 else one)
     if any(value["best"] for row in document["rows"] for value in row["metrics"].values()):
@@ -124,6 +126,11 @@ def footnote(document: Document) -> str:
     if document["target"]:
         parts.append(f"Target: {document['target'][0]} of {document['target'][1]:g} %; – if a seed never reached it.")
     return " ".join(parts)
+
+
+def _propensities(data: Mapping[str, Any]) -> str:
+    told = data.get("propensity")
+    return f", {Propensity(told['A'], told['B'], told['source'])}" if told else ""
 
 
 def print_document(console: Console, document: Document) -> None:

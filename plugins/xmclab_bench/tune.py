@@ -64,7 +64,8 @@ def tune(
         ConfigError: the config or the space has problems, or no trial was complete.
     """
     config = resolve(overrides, registry)
-    known = metrics_of(config.settings.evaluate.depth, MANY)
+    measured = config.settings.evaluate
+    known = metrics_of(measured.depth, MANY, measured.k, measured.recall_k)
     if metric not in known:
         raise ConfigError(Problem(f"--metric {metric}", "there is no such metric", did_you_mean(metric, known)))
     axes = _axes(config, space)

@@ -14,6 +14,8 @@ from xmclab.errors import ConfigError, Problem
 if TYPE_CHECKING:
     import scipy.sparse as sp
 
+    from xmclab.data.propensity import Propensity
+
 
 class Family(StrEnum):
     """Data sets that share a propensity model."""
@@ -46,6 +48,9 @@ def score(
     propensity: Annotated[
         str | None, typer.Option("--propensity", metavar="A,B", help="A,B of the propensity model; default: 0.55,1.5.")
     ] = None,
+    cutoffs: Annotated[
+        str, typer.Option("-k", metavar="K,K", help="Cut-offs of P, PSP, nDCG and PSnDCG, such as 1,3,5,10.")
+    ] = "1,3,5",
     family: Annotated[
         Family | None, typer.Option("--family", help="Use the published A,B: 0.6,2.6 or 0.5,0.4.")
     ] = None,
@@ -55,44 +60,46 @@ def score(
     plugin: Plugin = None,
 ) -> None:
     """Score the predictions of any program: xmclab score --pred P.txt --truth tst_Y.txt --train trn_Y.txt"""
-    from xmclab.data.propensity import FAMILIES
+    from xmclab.data.propensity import FAMILIES, Propensity
     from xmclab.evaluation.scoring import DEPTH, Evaluator
     from xmclab_datatools.rankings import read_ranking
 
     if propensity and family:
         raise ConfigError(Problem("score", "give either --propensity or --family"))
-    wanted = _numbers(propensity) if propensity else FAMILIES[family] if family else None
+    wanted = _numbers(propensity) if propensity else None
+    wanted = Propensity(*FAMILIES[family], f"--family {family}") if family else wanted
+    ks = _cutoffs(cutoffs)
+    depth = max(DEPTH, *ks)
     if source is None:
         truth_NL, train_NL, filter_NL, usual = _labels(truth, train, filter_, overrides)
     elif truth or train or filter_:
         raise ConfigError(Problem("--data", "cannot be combined with --truth, --train or --filter"))
     else:
         truth_NL, train_NL, filter_NL, usual = _labels_of_data(source, data_keys(overrides), plugin)
-    ranking = read_ranking(predictions, truth_NL.shape, DEPTH, filter_NL, str(truth or f"the test set of {source}"))
-    if (most := ranking.ids_NK.shape[1]) < min(DEPTH, truth_NL.shape[1]):
+    ranking = read_ranking(predictions, truth_NL.shape, depth, filter_NL, str(truth or f"the test set of {source}"))
+    if (most := ranking.ids_NK.shape[1]) < min(depth, truth_NL.shape[1]):
         note(f"{predictions}: at most {most} labels per query: metrics beyond @{most} are omitted")
-    scores = Evaluator(truth_NL, train_NL, wanted or usual).scores(ranking, draws, seed)
+    scores = Evaluator(truth_NL, train_NL, wanted or usual, ks).scores(ranking, draws, seed)
     if as_json:
         print_json(scores.to_dict())
         return
     from xmclab.evaluation.report import print_scores
     from xmclab.system.console import Console
 
-    a, b = scores.propensity
-    print_scores(Console(), f"{predictions} ({scores.rows} queries, propensities A={a:g} B={b:g}), in %", scores)
+    print_scores(Console(), f"{predictions} ({scores.rows} queries, {scores.propensity}), in %", scores)
 
 
-Labels = tuple["sp.csr_array", "sp.csr_array", "sp.csr_array | None", tuple[float, float]]
+Labels = tuple["sp.csr_array", "sp.csr_array", "sp.csr_array | None", "Propensity"]
 
 
 def _labels_of_data(source: str, overrides: list[str], plugin: list[str] | None) -> Labels:
-    """(truth, training labels, filter, default A and B) of a data set."""
+    """(truth, training labels, filter, usual propensities) of a data set."""
     from xmclab.data import open_data
-    from xmclab.data.propensity import propensity_parameters
+    from xmclab.data.propensity import propensity_of
     from xmclab.host import resolve
 
     data = open_data(resolve(["baseline=none", *overrides, f"data={source}"], registry_with(plugin)))
-    return data.test.targets_NL, data.train.targets_NL, data.test.filter_NL, propensity_parameters(data.name)
+    return data.test.targets_NL, data.train.targets_NL, data.test.filter_NL, propensity_of(data.name)
 
 
 def _labels(truth: Path | None, train: Path | None, filter_: Path | None, overrides: list[str] | None) -> Labels:
@@ -111,7 +118,9 @@ def _labels(truth: Path | None, train: Path | None, filter_: Path | None, overri
     return truth_NL, train_NL, filter_NL, DEFAULT_PROPENSITY
 
 
-def _numbers(text: str) -> tuple[float, float]:
+def _numbers(text: str) -> Propensity:
+    from xmclab.data.propensity import Propensity
+
     try:
         a, b = map(float, text.split(","))
         if a < 0 or b <= 0:
@@ -120,4 +129,14 @@ def _numbers(text: str) -> tuple[float, float]:
         raise ConfigError(
             Problem(f"--propensity {text}", "must be A,B with A >= 0 and B > 0", "such as 0.55,1.5")
         ) from None
-    return a, b
+    return Propensity(a, b, "--propensity")
+
+
+def _cutoffs(text: str) -> tuple[int, ...]:
+    from xmclab.host.config import setting_options
+
+    try:
+        ks: tuple[int, ...] = setting_options()["evaluate.k"].convert(text)
+    except ValueError as error:
+        raise ConfigError(Problem("-k", str(error))) from None
+    return ks

@@ -45,6 +45,11 @@ def test_deciles_hold_equal_shares_of_the_pairs() -> None:
 )
 def test_propensity_parameters(name: str, expected: tuple[float, float]) -> None:
     assert propensity.propensity_parameters(name) == expected
+    found = propensity.propensity_of(name)
+    assert (found.a, found.b) == expected
+    assert str(found).endswith("(default)" if expected == (0.55, 1.5) else f"(from the name {name})")
+    chosen = propensity.propensity_of(name, (0.7, 2.0))
+    assert str(chosen) == "propensities A=0.7 B=2 (evaluate.propensity)"
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 1000])

@@ -88,7 +88,10 @@ def test_a_recipe_of_ones_own_takes_the_sections_of_its_bases(registry: Registry
 
 @pytest.mark.parametrize(
     "text",
-    ["# Small.\n# group: small forms\nbase: unidec_paper\n", "base: unidec_paper\nstages: {first: {epochs: 1}, second: {epochs: 2}}\n"],
+    [
+        "# Small.\n# group: small forms\nbase: unidec_paper\n",
+        "base: unidec_paper\nstages: {first: {epochs: 1}, second: {epochs: 2}}\n",
+    ],
 )
 def test_small_forms_and_stages_take_no_sections_of_their_bases(
     registry: Registry, mine: Path, tmp_path: Path, text: str
@@ -219,9 +222,7 @@ def test_the_sets_of_the_paper_ship(registry: Registry) -> None:
 
 
 @pytest.mark.parametrize(("name", "recipe"), CASES)
-def test_a_shipped_preset_resolves_with_every_recipe_that_it_names(
-    registry: Registry, name: str, recipe: str
-) -> None:
+def test_a_shipped_preset_resolves_with_every_recipe_that_it_names(registry: Registry, name: str, recipe: str) -> None:
     config = resolve([f"recipe={recipe}", f"preset={name}"], registry)
     stages = [*config.earlier.values(), config]
     sources = [source for stage in stages for _, _, source in stage.explain()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xmclab.errors import ConfigError, PluginError, XmclabError
-from xmclab.host.registry import Registry, load_registry
+from xmclab.host.registry import Registry, default_registry, load_registry
 from xmclab.host.resolver import resolve, settle, unsettle
 from xmclab.host.schema import SLOTS
 
@@ -287,3 +288,26 @@ def test_trust_is_no_setting(registry: Registry, tmp_path: Path, value: str) -> 
         with pytest.raises(ConfigError, match=r"no longer a setting \(pass --trust-remote-code") as caught:
             resolve(overrides, registry)
         assert len(caught.value.problems) == 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["evaluate.k=0,1"], "evaluate.k: '0,1' is not a list of different numbers >= 1"),
+        (["evaluate.k=1,1"], "evaluate.k: '1,1' is not a list of different numbers >= 1"),
+        (["evaluate.k="], "evaluate.k: '' is not a list"),
+        (["evaluate.k=1,200"], "evaluate.k: 200 is more than the evaluate.depth=100 labels ranked for a query"),
+        (["evaluate.recall_k=10,50", "evaluate.depth=20"], "evaluate.recall_k: 50 is more than the evaluate.depth=20"),
+        (["evaluate.propensity=0.6"], "evaluate.propensity: '0.6' is not A,B with A >= 0 and B > 0"),
+        (["evaluate.propensity=0.6,0"], "evaluate.propensity: '0.6,0' is not A,B with A >= 0 and B > 0"),
+    ],
+)
+def test_cut_offs_and_propensities_are_checked(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        resolve(overrides, default_registry())
+
+
+def test_cut_offs_are_sorted_and_the_default_ones_need_no_depth() -> None:
+    settings = resolve(["evaluate.k=10,1", "evaluate.propensity=0.6,2.6"], default_registry()).settings.evaluate
+    assert (settings.k, settings.propensity) == ((1, 10), (0.6, 2.6))
+    assert resolve(["evaluate.depth=2"], default_registry()).settings.evaluate.k == (1, 3, 5)

@@ -409,3 +409,30 @@ def test_a_file_of_validation_queries_leaves_training_as_it_is(
     losses = [[step["loss"] for step in records_of(folder, "step")] for folder in (plain.folder, result.folder)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)  # a table that is settled earlier is rounded otherwise
     assert result.document["validation"]["queries"] == 1
+
+
+def test_cut_offs_and_propensities_can_be_chosen(
+    tmp_path: Path, small_config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In what is measured, and in training that weighs labels by them."""
+    made: list[Trainer] = []
+    prepare = Trainer.prepare
+    monkeypatch.setattr(Trainer, "prepare", lambda self, *rest: (made.append(self), prepare(self, *rest))[1])
+    chosen = "evaluate.k=2,10", "evaluate.recall_k=7", "evaluate.propensity=0.6,2.6", "evaluate.every=1"
+    config = small_config("epochs=1", "objective.label_weights=propensity", *chosen)
+    shown = io.StringIO()
+    result = run(config, tmp_path / "out", Console(file=shown))
+    names = [f"{kind}@{k}" for kind in ("P", "PSP", "nDCG", "PSnDCG") for k in (2, 10)] + ["R@7", "PSR@7"]
+    assert list(result.metrics["de"]) == names
+    assert all(list(row) == names for row in result.baselines.values())
+    assert result.document["propensity"] == {"A": 0.6, "B": 2.6, "source": "evaluate.propensity"}
+    weights_L, ours_L = made[0].label_weight_L, inverse_propensity(made[0].targets_NL, 0.6, 2.6)
+    assert weights_L is not None
+    assert weights_L.numpy() == pytest.approx(ours_L / ours_L.mean(), rel=1e-6)
+    print_result(Console(file=shown), result)
+    assert "propensities A=0.6 B=2.6 (evaluate.propensity)" in " ".join(shown.getvalue().split())
+
+
+def test_runs_say_where_their_propensities_came_from(small_run: Path) -> None:
+    document = json.loads((small_run / "result.json").read_text())
+    assert document["propensity"] == {"A": 0.55, "B": 1.5, "source": "default"}

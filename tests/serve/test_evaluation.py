@@ -75,3 +75,14 @@ def test_data_of_another_format_is_read_by_who_knows_it(small_run: Path, shop: s
     assert cut.document["data"]["sha256"] != found.document["data"]["sha256"]
     with pytest.raises(ConfigError, match=r"reader\.separator: unknown key"):
         evaluate_folder(small_run, shop, default_registry(), "cpu", print, ["reader.separator=+"])
+
+
+def test_what_is_measured_can_be_changed(small_run: Path) -> None:
+    found = evaluate_folder(
+        small_run, None, default_registry(), "cpu", print, ["evaluate.k=1,10", "evaluate.propensity=0.6,2.6"]
+    )
+    usual = json.loads((small_run / "result.json").read_text())["metrics"]
+    assert found.metrics["de"].keys() >= {"P@1", "P@10"}
+    assert found.metrics["de"]["P@1"] == usual["de"]["P@1"]
+    assert found.metrics["de"]["PSP@1"] != usual["de"]["PSP@1"]
+    assert found.document["propensity"] == {"A": 0.6, "B": 2.6, "source": "evaluate.propensity"}

@@ -83,14 +83,16 @@ def without_plugins(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
     return [word for word in words or () if not word.startswith("plugin=")], files
 
 
-def data_keys(overrides: Sequence[str] | None) -> list[str]:
-    """Overrides that say how data is read; others are an error."""
+def data_keys(overrides: Sequence[str] | None, more: Sequence[str] = ()) -> list[str]:
+    """Overrides that say how data is read, or begin with one of `more`; others are an error."""
     from xmclab.errors import ConfigError, Problem
 
     given = list(overrides or ())
-    if strange := [word for word in given if not word.startswith(DATA_KEYS)]:
+    if strange := [word for word in given if not word.startswith((*DATA_KEYS, *more))]:
         hint = "such as reader.text=title+content"
-        raise ConfigError(*(Problem(word, "only data.* and reader keys can be set here", hint) for word in strange))
+        others = f", {', '.join(key.rstrip('=') for key in more)}" if more else ""
+        reason = f"only data.* and reader keys{others} can be set here"
+        raise ConfigError(*(Problem(word, reason, hint) for word in strange))
     return given
 
 

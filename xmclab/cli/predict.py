@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from xmclab.cli.common import DataKeys, Device, Folder, Json, Plugin, Trust, data_keys, note, print_json, registry_with
+from xmclab.cli.common import Device, Folder, Json, Plugin, Trust, data_keys, note, print_json, registry_with
 from xmclab.errors import ConfigError, Problem
 from xmclab.system.trust import trusting_remote_code
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 STDIN = Path("-")
 SHOWN = 5  # names in a note
+MEASURED = ("evaluate.depth=", "evaluate.k=", "evaluate.recall_k=", "evaluate.propensity=")
 
 
 class Format(StrEnum):
@@ -100,7 +101,10 @@ def predict(
 
 def evaluate(
     folder: Folder,
-    overrides: DataKeys = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="How the data is read, and what is measured: evaluate.k=1,3,5,10."),
+    ] = None,
     source: Annotated[
         str | None,
         typer.Option("--data", metavar="NAME_OR_FOLDER", help="Data to evaluate on; default: the run's own."),
@@ -115,14 +119,14 @@ def evaluate(
     with contextlib.redirect_stdout(sys.stderr), trusting_remote_code(trust):
         from xmclab.serve.evaluation import evaluate_folder
 
-        result = evaluate_folder(folder, source, registry, device, note, data_keys(overrides))
+        result = evaluate_folder(folder, source, registry, device, note, data_keys(overrides, MEASURED))
     if as_json:
         print_json(result.document)
         return
     from xmclab.evaluation.report import print_table
     from xmclab.system.console import Console
 
-    print_table(Console(), result.title, result.metrics, {})
+    print_table(Console(), result.title, result.metrics, {}, str(result.propensity))
 
 
 def _checked(file: TextFile) -> int:

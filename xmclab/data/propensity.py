@@ -7,8 +7,8 @@ Paper:    Jain, Prabhu, Varma, "Extreme Multi-label Loss Functions for Recommend
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -22,8 +22,26 @@ if TYPE_CHECKING:
     Ids = NDArray[np.int64]
 
 FAMILIES = {"amazon": (0.6, 2.6), "wikipedia": (0.5, 0.4)}  # (A, B) of data sets in the literature
-DEFAULT_PROPENSITY = (0.55, 1.5)
 HEAD_ABOVE, TAIL_UP_TO = 100, 10  # training queries of a label
+
+
+@dataclass(frozen=True)
+class Propensity:
+    """The constants of the propensity model, and who chose them."""
+
+    a: float
+    b: float
+    source: str = "default"
+
+    def __str__(self) -> str:
+        return f"propensities A={self.a:g} B={self.b:g} ({self.source})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"A": self.a, "B": self.b, "source": self.source}
+
+
+DEFAULT_PROPENSITY = Propensity(0.55, 1.5)
 
 
 def propensity_parameters(name: str) -> tuple[float, float]:
@@ -33,7 +51,19 @@ def propensity_parameters(name: str) -> tuple[float, float]:
         return FAMILIES["amazon"]
     if re.search(r"wiki(pedia|titles)(large)?500k", plain):
         return FAMILIES["wikipedia"]
-    return DEFAULT_PROPENSITY
+    return DEFAULT_PROPENSITY.a, DEFAULT_PROPENSITY.b
+
+
+def propensity_of(name: str, chosen: tuple[float, float] | None = None) -> Propensity:
+    """The propensity model for the data set of this name.
+
+    Args:
+        chosen: `evaluate.propensity`; None: what the literature uses for it.
+    """
+    if chosen is not None:
+        return Propensity(*chosen, "evaluate.propensity")
+    usual = Propensity(*propensity_parameters(name))
+    return usual if usual == DEFAULT_PROPENSITY else replace(usual, source=f"from the name {name}")
 
 
 def inverse_propensity(targets_train_NL: sp.csr_array, a: float, b: float) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -13,19 +13,46 @@ from xmclab.evaluation.scoring import Scores as FullScores
 from xmclab.system.console import plain
 from xmclab.system.terminal import printable
 
-COLUMNS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "nDCG@5", "R@10", "R@100")
-
+UNBOUNDED = 10_000  # columns
 Scores = Mapping[str, Mapping[str, float]]  # row name -> metric name -> percent
 
 
+def columns_of(rows: Iterable[Mapping[str, float]]) -> list[str]:
+    """The metrics to show: P and PSP at every cut-off, nDCG at the deepest, then R."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    of_kind = {kind: [name for name in names if name.startswith(f"{kind}@")] for kind in ("P", "PSP", "nDCG", "R")}
+    return [*of_kind["P"], *of_kind["PSP"], *of_kind["nDCG"][-1:], *of_kind["R"]]
+
+
 def print_table(
-    console: Console, title: str, searches: Scores, baselines: Scores, reported: Scores | None = None
+    console: Console,
+    title: str,
+    searches: Scores,
+    baselines: Scores,
+    subtitle: str = "",
+    reported: Scores | None = None,
 ) -> None:
     """One row per search of the model and per baseline, the best of each column highlighted; then what was reported."""
+    title = "\n".join(filter(None, (title, subtitle)))
+    columns = columns_of([*baselines.values(), *searches.values()])
+    reported = reported or {}
+    tables = [_table(title, columns, searches, baselines, reported)]
+    unbounded = console.options.update(max_width=UNBOUNDED)
+    if (
+        console.measure(tables[0], options=unbounded).maximum > console.width
+    ):  # then the propensity-scored ones follow on their own
+        scored = [name for name in columns if name.startswith("PS")]
+        rest = [name for name in columns if name not in scored]
+        tables = [_table(name, some, searches, baselines, reported) for name, some in ((title, rest), ("", scored))]
+    for table in tables:
+        console.print(table)
+
+
+def _table(title: str, columns: Sequence[str], searches: Scores, baselines: Scores, reported: Scores) -> Table:
     rows = {**baselines, **searches}
-    columns = [name for name in COLUMNS if any(name in row for row in rows.values())]
     best = {column: max(row.get(column, 0.0) for row in rows.values()) for column in columns}
-    table = Table(title=plain(title), title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+    heading = "\n".join(map(plain, title.splitlines())) or None
+    table = Table(title=heading, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("search", no_wrap=True)
     for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
@@ -34,14 +61,14 @@ def print_table(
         marked = [f"[bold]{cell}[/]" if row.get(c) == best[c] else cell for c, cell in zip(columns, cells, strict=True)]
         last = bool(baselines) and name == list(baselines)[-1]
         table.add_row(plain(name), *marked, end_section=last or name == list(rows)[-1])
-    for name, row in (reported or {}).items():
+    for name, row in reported.items():
         table.add_row(plain(name), *(f"{row[c]:.2f}" if c in row else "" for c in columns), style="dim")
-    console.print(table)
+    return table
 
 
 def print_scores(console: Console, title: str, scores: FullScores) -> None:
     """The metrics with their intervals, then what the labels of each group contribute to them."""
-    columns = [name for name in COLUMNS if name in scores.metrics]
+    columns = columns_of([scores.metrics])
     console.print(printable(title), highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
     table.add_column("labels", no_wrap=True)

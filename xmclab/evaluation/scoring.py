@@ -12,13 +12,15 @@ import scipy.sparse as sp
 from xmclab.api import Dataset, Ranking
 from xmclab.data.propensity import (
     LabelGroups,
+    Propensity,
     frequency_bands,
     frequency_deciles,
     inverse_propensity,
-    propensity_parameters,
+    propensity_of,
 )
 from xmclab.evaluation.bootstrap import group_sums, intervals
 from xmclab.evaluation.metrics import contributions, evaluate
+from xmclab.host.schema import EvaluateSettings
 from xmclab.keys import Keys
 
 if TYPE_CHECKING:
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-DEPTH = 100  # cut-off of the deepest metric, R@100
+DEFAULT = EvaluateSettings()
+DEPTH = DEFAULT.depth  # of rankings that other programs made
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Scores:
     deciles: dict[str, GroupScores]
     rows: int
     labels: int
-    propensity: tuple[float, float]  # A, B
+    propensity: Propensity
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
@@ -61,34 +64,44 @@ class Scores:
             **groups,
             "rows": self.rows,
             "labels": self.labels,
-            "propensity": dict(zip("AB", self.propensity, strict=True)),
+            "propensity": self.propensity.to_dict(),
         }
 
 
 class Evaluator:
     """Scores rankings of the same queries: the one evaluator of `run`, `eval`, `score` and the baselines."""
 
-    def __init__(self, truth_NL: sp.csr_array, train_NL: sp.csr_array, propensity: tuple[float, float]) -> None:
+    def __init__(
+        self,
+        truth_NL: sp.csr_array,
+        train_NL: sp.csr_array,
+        propensity: Propensity,
+        ks: Sequence[int] = DEFAULT.k,
+        recall_ks: Sequence[int] = DEFAULT.recall_k,
+    ) -> None:
         """
         Args:
             train_NL: the labels of the training queries, which say how frequent a label is.
-            propensity: (A, B) of the propensity model.
+            ks: cut-offs of P, PSP, nDCG and PSnDCG.
+            recall_ks: cut-offs of R and PSR.
         """
         self.truth_NL, self.train_NL, self.propensity = truth_NL, train_NL, propensity
-        self.weights_L = inverse_propensity(train_NL, *propensity)
+        self.weights_L = inverse_propensity(train_NL, propensity.a, propensity.b)
+        self.cuts = ks, recall_ks
 
     @classmethod
-    def of_data(cls, data: Dataset) -> Evaluator:
+    def of_data(cls, data: Dataset, settings: EvaluateSettings = DEFAULT) -> Evaluator:
         """For rankings of the test queries of a data set."""
-        return cls(data.test.targets_NL, data.train.targets_NL, propensity_parameters(data.name))
+        propensity = propensity_of(data.name, settings.propensity)
+        return cls(data.test.targets_NL, data.train.targets_NL, propensity, settings.k, settings.recall_k)
 
     def metrics(self, ranking: Ranking) -> dict[str, float]:
         """Every metric, in percent."""
-        return evaluate(ranking, self.truth_NL, self.weights_L)
+        return evaluate(ranking, self.truth_NL, self.weights_L, *self.cuts)
 
     def bands(self, ranking: Ranking) -> dict[str, dict[str, float]]:
         """What head, torso and tail labels contribute to every metric."""
-        return contributions(ranking, self.truth_NL, self.weights_L, frequency_bands(self.train_NL))
+        return contributions(ranking, self.truth_NL, self.weights_L, frequency_bands(self.train_NL), *self.cuts)
 
     def points(self, ranking: Ranking, metrics: Sequence[str]) -> tuple[Floats, Floats]:
         """(found_GM, best_GM): what each query, or group of queries, adds to the metrics; for tests of differences."""
@@ -111,5 +124,5 @@ class Evaluator:
 
     def _groups(self, ranking: Ranking, groups: LabelGroups) -> dict[str, GroupScores]:
         sizes = np.bincount(groups.group_L, minlength=len(groups.names)).tolist()
-        found = contributions(ranking, self.truth_NL, self.weights_L, groups)
+        found = contributions(ranking, self.truth_NL, self.weights_L, groups, *self.cuts)
         return {name: GroupScores(size, found[name]) for name, size in zip(groups.names, sizes, strict=True)}

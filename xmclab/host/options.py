@@ -98,6 +98,8 @@ def _bounded(annotation: Any, bounds: Mapping[str, Any]) -> Any:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
+    if typing.get_origin(annotation) is Annotated:
+        return _members(typing.get_args(annotation)[0])
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
         return typing.get_args(annotation)
     return (annotation,)

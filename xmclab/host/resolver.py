@@ -265,7 +265,11 @@ class _Resolver:
         defaults = Settings()
         groups = {name: value for name, value in tree.items() if isinstance(value, dict)}
         nested = {name: dataclasses.replace(getattr(defaults, name), **values) for name, values in groups.items()}
-        return dataclasses.replace(defaults, **(tree | nested))
+        settings = dataclasses.replace(defaults, **(tree | nested))
+        for key, deepest in settings.evaluate.too_deep().items():
+            reason = f"{deepest} is more than the evaluate.depth={settings.evaluate.depth} labels ranked for a query"
+            self.problems.append(Problem(self.settings[key].where, reason, f"set evaluate.depth={deepest}"))
+        return settings
 
     def _part(self, slot: str) -> ChosenPart | None:
         choice = self._choice(slot)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, BeforeValidator
 
 from xmclab.options import option
 
@@ -69,13 +69,54 @@ class EncodeSettings:
     search_chunk: int = option(1024, "texts encoded at once outside training", ge=1)
 
 
+def cutoffs(ks: tuple[int, ...]) -> tuple[int, ...]:
+    """The cut-offs of metrics, ascending.
+
+    Raises:
+        ValueError: there are none, one is below 1 or listed twice.
+    """
+    if not ks or min(ks) < 1 or len(set(ks)) < len(ks):
+        raise ValueError("is not a list of different numbers >= 1, such as 1,3,5,10")
+    return tuple(sorted(ks))
+
+
+def is_propensity(numbers: Any) -> Any:
+    """Refuse what are not two values."""
+    if numbers is not None and (not isinstance(numbers, list | tuple) or len(numbers) != 2):
+        raise ValueError(NOT_A_B)
+    return numbers
+
+
+def in_bounds(numbers: tuple[float, float] | None) -> tuple[float, float] | None:
+    """The same, with A >= 0 and B > 0."""
+    if numbers is not None and (numbers[0] < 0 or numbers[1] <= 0):
+        raise ValueError(NOT_A_B)
+    return numbers
+
+
+NOT_A_B = "is not A,B with A >= 0 and B > 0, such as 0.55,1.5"
+Cutoffs = Annotated[tuple[int, ...], AfterValidator(cutoffs)]
+AB = Annotated[tuple[float, float] | None, BeforeValidator(is_propensity), AfterValidator(in_bounds)]
+
+
 @dataclass(frozen=True)
 class EvaluateSettings:
-    """What is measured: `evaluate.every=5`."""
+    """What is measured: `evaluate.k=1,3,5,10`."""
 
     every: int = option(0, "evaluate every n epochs; 0, or with validation: at the end only", ge=0)
     depth: int = option(100, "labels ranked per query", ge=1)
+    k: Cutoffs = option((1, 3, 5), "cut-offs of P, PSP, nDCG and PSnDCG, such as 1,3,5,10")
+    recall_k: Cutoffs = option((10, 100), "cut-offs of R and PSR")
+    propensity: AB = option(
+        None, "A,B of the propensity model, for metrics and training; none: as usual for data sets of this name"
+    )
     test: bool = option(True, "rank the test queries; false: validate only, so that nothing is chosen by them")
+
+    def too_deep(self) -> dict[str, int]:
+        """The deepest cut-off of each list (other than the default) that needs more labels than are ranked."""
+        plain = EvaluateSettings()
+        lists = {"evaluate.k": (self.k, plain.k), "evaluate.recall_k": (self.recall_k, plain.recall_k)}
+        return {key: ks[-1] for key, (ks, usual) in lists.items() if ks != usual and ks[-1] > self.depth}
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ def check_choice(config: Config, num_labels: int) -> None:
     Raises:
         ConfigError: with both problems, if there are two.
     """
-    settings, depth = config.settings.validate, config.settings.evaluate.depth
+    settings, measured = config.settings.validate, config.settings.evaluate
     ranked = config.make("search").names(config.heads)
-    known = {"metric": list(metrics_of(depth, num_labels)), "search": ["", *ranked]}
+    metrics = metrics_of(measured.depth, num_labels, measured.k, measured.recall_k)
+    known = {"metric": list(metrics), "search": ["", *ranked]}
     chosen = {"metric": settings.metric, "search": settings.search}
     problems = [
         Problem(f"validate.{key}", f"there is no {key} {name!r}", did_you_mean(name, filter(None, known[key])))

@@ -45,7 +45,7 @@ class Display:
             best = "  (best so far)" if record["best"] else ""
             note(self.console, f"after epoch {record['epoch']}: validation {_scores(record, self.metric)}{best}")
         elif event == "eval" and self._epoch < self.epochs:  # the last one has a table
-            note(self.console, f"after epoch {record['epoch']}: {_scores(record, 'P@1')}")
+            note(self.console, f"after epoch {record['epoch']}: {_scores(record)}")
 
     def _detail(self, record: Mapping[str, Any]) -> str:
         rate = self._queries / max(self._bar.seconds, 1e-9)
@@ -56,5 +56,7 @@ class Display:
         )
 
 
-def _scores(record: Mapping[str, Any], metric: str) -> str:
-    return "  ".join(f"{name} {metric} {row[metric]:.2f}" for name, row in record["metrics"].items())
+def _scores(record: Mapping[str, Any], metric: str = "") -> str:
+    """A metric of every search; by default the first, which is P."""
+    shown = ((name, metric or next(iter(row)), row) for name, row in record["metrics"].items() if row)
+    return "  ".join(f"{name} {which} {row[which]:.2f}" for name, which, row in shown)

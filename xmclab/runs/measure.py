@@ -28,7 +28,7 @@ class Queries:
     ) -> None:
         self.config, self.data, self.trainer, self.profile = config, data, trainer, profile
         self.purpose = purpose
-        self.evaluator = Evaluator.of_data(data)
+        self.evaluator = Evaluator.of_data(data, config.settings.evaluate)
         self.rankings: dict[str, Ranking] = {}
         self.metrics: Scores = {}
         self.indexes: dict[str, dict[str, Any]] = {}  # what each search reports of its index
@@ -95,6 +95,7 @@ class Queries:
             },
             "seed": self.config.settings.seed,
             "config": self.config.to_dict(),
+            "propensity": self.evaluator.propensity.to_dict(),
             "metrics": self.metrics,
             "baselines": baselines,
             "bands": {name: self.evaluator.bands(ranking) for name, ranking in self.rankings.items()},

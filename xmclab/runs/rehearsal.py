@@ -200,7 +200,7 @@ def evaluation(config: Config, trainer: Trainer, data: Dataset) -> Measured:
     model, chunk = trainer.model, config.settings.encode.search_chunk
     rows = np.sort(np.random.default_rng(0).permutation(number)[: RANKED if number > 2 * RANKED else number])
     test = take(data.test, rows)
-    evaluator, once = timed(lambda: Evaluator.of_data(dataclasses.replace(data, test=test)))
+    evaluator, once = timed(lambda: Evaluator.of_data(dataclasses.replace(data, test=test), config.settings.evaluate))
     tokens, per_sample = timed(lambda: trainer.tokeniser.tokens(model.encoder, test.texts, "a sample of test queries"))
     labels, seconds = all_vectors(lambda t: model.label_vectors(t, chunk), trainer.label_tokens, chunk)
     once += seconds

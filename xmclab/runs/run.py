@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from xmclab.data import with_reader
+from xmclab.data.propensity import Propensity
 from xmclab.data.tokens import Tokeniser
 from xmclab.data.validation import Opened, open_with_validation
 from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, Problem, Stopped
@@ -274,7 +275,9 @@ def print_result(console: Console, result: RunResult) -> None:
         f"{result.document['recipe']} on {data['name']} "
         f"({result.document.get('split', 'test')}: {data['test']} queries, {data['labels']} labels), in %"
     )
-    print_table(console, title, result.metrics, result.baselines, result.document.get("paper"))
+    model, reported = result.document.get("propensity"), result.document.get("paper")  # older runs do not tell
+    subtitle = str(Propensity(*model.values())) if model else ""
+    print_table(console, title, result.metrics, result.baselines, subtitle, reported)
     if best := result.document.get("validation"):
         value = best["metrics"][best["search"]][best["metric"]]
         chosen = f"best by {best['metric']} of {best['search']}: {value:.2f} on {best['queries']} validation queries"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xmclab.data import locate, open_data
+from xmclab.data.propensity import Propensity
 from xmclab.errors import ConfigError, Problem
 from xmclab.evaluation.scoring import Evaluator
 from xmclab.host.config import Config
@@ -26,6 +27,7 @@ class Evaluation:
 
     title: str
     metrics: Scores  # search -> metric -> percent
+    propensity: Propensity
     document: dict[str, Any]
 
 
@@ -42,7 +44,7 @@ def evaluate_folder(
     Args:
         source: the data, by default what the model was trained on; read as the run read its own.
         note: takes a line for the user.
-        overrides: change how it is read, such as `reader.separator=;`.
+        overrides: change how it is read, such as `reader.separator=;`, and what is measured.
     """
     wanted = [*overrides, *([f"data={source}"] if source else ())]
     predictor = open_predictor(folder, registry, device, wanted)
@@ -57,15 +59,17 @@ def evaluate_folder(
         predictor = predictor.for_labels(Labels(data.label_names, data.label_texts))
     with deterministic(settings.deterministic):
         rankings = predictor.rank_all(data.test.texts, settings.evaluate.depth, filter_NL=data.test.filter_NL)
-    evaluator = Evaluator.of_data(data)
+    evaluator = Evaluator.of_data(data, settings.evaluate)
     metrics = {name: evaluator.metrics(ranking) for name, ranking in rankings.items()}
     sizes = {"test": len(data.test), "labels": data.num_labels}
     return Evaluation(
         title=f"{folder} on {data.name} (test: {sizes['test']} queries, {sizes['labels']} labels), in %",
         metrics=metrics,
+        propensity=evaluator.propensity,
         document={
             "model": str(folder),
             "data": {"name": data.name, "sha256": data.fingerprint, **sizes},
+            "propensity": evaluator.propensity.to_dict(),
             "metrics": metrics,
         },
     )

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xmclab.api import Batch, Dataset, Encoder, Head, Keys, Ragged, Side, View
-from xmclab.data.propensity import frequency_bands, inverse_propensity, propensity_parameters
+from xmclab.data.propensity import frequency_bands, inverse_propensity, propensity_of
 from xmclab.data.tokens import Tokeniser
 from xmclab.errors import DataError, DivergedError, MemoryLimitError, Problem
 from xmclab.host.config import Config
@@ -427,7 +427,8 @@ class Trainer:
         return torch.from_numpy(self._inverse_propensity_L()).float().to(self.device)
 
     def _inverse_propensity_L(self) -> NDArray[np.float64]:
-        return inverse_propensity(self.targets_NL, *propensity_parameters(self.data.name))
+        propensity = propensity_of(self.data.name, self.settings.evaluate.propensity)
+        return inverse_propensity(self.targets_NL, propensity.a, propensity.b)
 
 
 def _count(tokens: Ragged, rows: NDArray[np.int64]) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from xmclab_bench.report import compare_folders
+from xmclab_bench.tables import footnote
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -60,3 +61,15 @@ def test_baselines_are_those_of_the_runs(small_run: Path, tmp_path: Path) -> Non
     (baseline,) = compare_folders([run, small_run], ["P@1"])["baselines"]
     assert (baseline["name"], baseline["data"]) == ("guess", result["data"]["sha256"])
     assert baseline["metrics"] == {"P@1": {"mean": 1.5, "sd": None, "values": [1.5], "best": False}}
+
+
+def test_runs_of_other_propensities_are_not_tested_against_each_other(small_run: Path, tmp_path: Path) -> None:
+    first, other = copy(small_run, tmp_path / "first"), copy(small_run, tmp_path / "other")
+    assert compare_folders([first, other], None)["metrics"] == ["P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5"]
+    result = json.loads((other / "result.json").read_text())
+    result["propensity"] = {"A": 0.6, "B": 2.6, "source": "evaluate.propensity"}
+    (other / "result.json").write_text(json.dumps(result))
+    document = compare_folders([first, other], None)
+    assert document["tests"] == []
+    assert [data["propensity"]["A"] for data in document["data"]] == [0.55, 0.6]
+    assert "labels, propensities A=0.6 B=2.6 (evaluate.propensity)." in footnote(document)

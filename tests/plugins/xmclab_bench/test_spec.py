@@ -172,3 +172,24 @@ def test_unknown_names_and_files_are_refused(tmp_path: Path) -> None:
     assert "unknown spec 'reduction' (did you mean 'reductions'?" in problems("reduction")
     assert "none.yaml: no such file" in problems(str(tmp_path / "none.yaml"))
     assert "an override is KEY=VALUE" in problems("losses", "tiny")
+
+
+def test_any_metric_that_the_cells_measure_can_be_shown(spec_file: Callable[[str], str]) -> None:
+    deep = SPEC.replace("data=tiny", 'data=tiny, "evaluate.k=1,10"').replace("PSP@1]", "PSP@10]")
+    cells, _ = resolve_cells(load_spec(spec_file(deep), []), default_registry())
+    assert {config.settings.evaluate.k for _, config in cells} == {(1, 10)}
+    assert "metrics: no cell measures PSP@3" in problems(spec_file(deep.replace("PSP@10", "PSP@3")))
+    assert "target: no cell measures P@3" in problems(spec_file(deep), "target=P@3=40")
+
+
+def test_rows_share_a_propensity_model(spec_file: Callable[[str], str]) -> None:
+    apart = SPEC.replace("[loss=supcon]", '[loss=supcon, "evaluate.propensity=0.6,2.6"]')
+    assert "PSP, PSnDCG and PSR cannot be compared" in problems(spec_file(apart))
+    columns = apart.replace(', "evaluate.propensity=0.6,2.6"]', "]").replace(
+        "pool.eta: [0, 6]", 'evaluate.propensity: ["0.6,2.6", "0.5,0.4"]'
+    )
+    cells, _ = resolve_cells(
+        load_spec(spec_file(columns.replace("columns: pool.eta", "columns: evaluate.propensity")), []),
+        default_registry(),
+    )
+    assert {config.settings.evaluate.propensity for _, config in cells} == {(0.6, 2.6), (0.5, 0.4)}

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from xmclab.api import Ranking
 from xmclab.data import open_dataset
-from xmclab.data.propensity import inverse_propensity
+from xmclab.data.propensity import Propensity, inverse_propensity
 from xmclab.evaluation.scoring import Evaluator
 from xmclab.host.registry import default_registry
 
@@ -73,7 +73,7 @@ def test_parts_sum_to_the_whole(call: Call, files: dict[str, Path]) -> None:
             assert sum(part[name] for part in parts) == pytest.approx(value, abs=1e-9)
     for name, (low, high) in document["intervals"].items():
         assert low <= document["metrics"][name] <= high
-    assert document["propensity"] == {"A": 0.55, "B": 1.5}
+    assert document["propensity"] == {"A": 0.55, "B": 1.5, "source": "default"}
     assert document["rows"] == 60
 
 
@@ -134,12 +134,22 @@ def test_a_data_set_known_by_name_has_its_own_propensities(call: Call, tmp_path:
         (folder / name).write_text('{"title": "x", "target_ind": [0]}\n' * 20)
     np.save(tmp_path / "top.npy", np.tile([1, 0], (20, 1)))
     _, out, _ = call("score", "--pred", tmp_path / "top.npy", "--data", folder, "--json")
-    assert json.loads(out)["propensity"] == {"A": 0.6, "B": 2.6}
+    assert json.loads(out)["propensity"] == {"A": 0.6, "B": 2.6, "source": f"from the name {folder.name}"}
     train = sp.csr_array(np.tile([1, 0], (20, 1)))
-    assert json.loads(out)["metrics"] == Evaluator(train, train, (0.6, 2.6)).metrics(
+    assert json.loads(out)["metrics"] == Evaluator(train, train, Propensity(0.6, 2.6)).metrics(
         Ranking(np.tile([1, 0], (20, 1)), np.zeros((20, 2), np.float32))
     )
     assert inverse_propensity(train, 0.6, 2.6)[1] > 1
+
+
+def test_cut_offs_can_be_chosen(call: Call, files: dict[str, Path]) -> None:
+    code, out, _ = call("score", *arguments(files), "-k", "10,2", "--json")
+    assert code == 0
+    assert [name for name in json.loads(out)["metrics"] if name.startswith("P@")] == ["P@2", "P@10"]
+    code, out, _ = call("score", *arguments(files), "-k", "2,10", "--propensity", "0.6,2.6")
+    assert "(60 queries, propensities A=0.6 B=2.6 (--propensity)), in %" in " ".join(out.split())
+    code, _, err = call("score", *arguments(files), "-k", "0,2")
+    assert (code, "-k: '0,2' is not a list of different numbers" in err) == (2, True)
 
 
 MISTAKES = {
