@@ -1,4 +1,5 @@
-"""The systems that UniDEC is compared with, by name: recipes, and the parts that only they need."""
+"""The systems that UniDEC is compared with, by name: recipes, the parts that only they need,
+and the data sets of the paper as presets."""
 
 from __future__ import annotations
 
@@ -10,3 +11,8 @@ from xmclab import hookimpl
 @hookimpl
 def xmclab_recipes() -> dict[str, Path]:
     return {file.stem: file for file in (Path(__file__).parent / "recipes").glob("*.yaml")}
+
+
+@hookimpl
+def xmclab_presets() -> dict[str, Path]:
+    return {file.stem: file for file in (Path(__file__).parent / "presets").glob("*.yaml")}

@@ -117,8 +117,38 @@ def test_recipes_are_listed_by_group(call: Any, tmp_path: Path) -> None:
     assert "\nours:" in call("recipes", f"plugin={tmp_path / 'mine.py'}")[1]
 
 
+def test_presets_are_listed_with_their_first_line(call: Any) -> None:
+    code, out, _ = call("presets")
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert code == 0
+    assert "by title: 1,305,265 labels." in lines["LF-AmazonTitles-1.3M"]
+    rows = json.loads(call("presets", "--json")[1])
+    assert [row["name"] for row in rows] == list(lines)
+
+
+def test_an_unknown_preset_exits_2_with_a_suggestion(call: Any) -> None:
+    code, out, err = call("run", "preset=LF-AmazonTitle-131K", "--why")
+    assert (code, out) == (2, "")
+    assert err == "error: preset: unknown preset 'LF-AmazonTitle-131K' (did you mean 'LF-AmazonTitles-131K'?)\n"
+
+
+def test_a_preset_on_data_of_other_size_exits_3(call: Any) -> None:
+    theirs = "LF-AmazonTitles-131K has 294,805 training queries, 134,835 test queries and 131,073 labels"
+    hint = "pass data=FOLDER with LF-AmazonTitles-131K, or leave out preset="
+    for command in ("run", "plan"):
+        code, out, err = call(command, "preset=LF-AmazonTitles-131K", "data=tiny")
+        assert (code, out) == (3, "")
+        [line] = [line for line in err.splitlines() if line.startswith("error: ")]
+        assert line.startswith(f"error: preset=LF-AmazonTitles-131K: {theirs}; tiny has ")
+        assert line.endswith(f" labels ({hint})")
+
+
 @pytest.mark.parametrize(
-    "arguments", [["rnu"], ["run", "--jsno"], ["parts", "loss", "sampler"], ["recipes", "unidec"], ["new", "loss"]]
+    "arguments",
+    [
+        *(["rnu"], ["run", "--jsno"], ["parts", "loss", "sampler"], ["recipes", "unidec"], ["presets", "debian"]),
+        ["new", "loss"],
+    ],
 )
 def test_wrong_usage_exits_2(call: Any, arguments: list[str]) -> None:
     code, out, err = call(*arguments)

@@ -140,6 +140,15 @@ def test_a_file_cannot_supply_commands(tmp_path: Path, load: Callable[..., Any])
         load().with_file(tmp_path / "mine.py")
 
 
+def test_xmclab_presets_supplies_presets_by_name(install: Install, load: Callable[..., Any]) -> None:
+    install("import xmclab\n@xmclab.hookimpl\ndef xmclab_presets(): return {'LF-Mine-1.3M': 'folder/p.yaml'}\n")
+    registry = load()
+    assert registry.preset("LF-Mine-1.3M") == Path("folder/p.yaml")
+    assert "LF-Mine-1.3M" in registry.names("preset")
+    with pytest.raises(ConfigError, match=r"unknown preset 'LF-Mine-1.3'.*did you mean 'LF-Mine-1.3M'"):
+        registry.preset("LF-Mine-1.3")
+
+
 def test_xmclab_datasets_supplies_data_sets_by_name(install: Install, load: Callable[..., Any]) -> None:
     install("import xmclab\n@xmclab.hookimpl\ndef xmclab_datasets(): return {'d': 'folder/d'}\n")
     registry = load()

@@ -1,4 +1,4 @@
-"""The command line: `run`, `plan`, `predict`, `eval`, `export`, `replay`, `parts` and `recipes`; plugins add others.
+"""The command line: `run`, `plan`, `predict`, `eval`, `export`, `replay` and listings; plugins add other commands.
 
 Results go to stdout, everything else to stderr. Exit codes: 0 done, 1 a bug, 2 usage or config, 3 data, 4 plugin,
 5 diverged, 6 out of memory, 7 storage, 129, 130 and 143 stopped by SIGHUP, SIGINT and SIGTERM, 141 stdout was closed.
@@ -243,14 +243,26 @@ def parts(
     print_json(show.parts_document(registry, found)) if as_json else show.print_parts(registry, found)
 
 
+Files = Annotated[list[str] | None, typer.Argument(metavar="[plugin=FILE]")]
+
+
 @app.command()
-def recipes(
-    words: Annotated[list[str] | None, typer.Argument(metavar="[plugin=FILE]")] = None,
-    as_json: Json = False,
-) -> None:
+def recipes(words: Files = None, as_json: Json = False) -> None:
     """List the recipes, for recipe=NAME."""
+    registry = _registry_of(words)
+    print_files({name: registry.recipe(name) for name in registry.names("recipe")}, as_json)
+
+
+@app.command()
+def presets(words: Files = None, as_json: Json = False) -> None:
+    """List the data sets whose settings are known, for preset=NAME."""
+    registry = _registry_of(words)
+    print_files({name: registry.preset(name) for name in registry.names("preset")}, as_json)
+
+
+def _registry_of(words: list[str] | None) -> Any:
+    """The installed plugins and those of `plugin=FILE`, the only words that may be given."""
     others, files = without_plugins(words)
     if others:
         raise typer.BadParameter(f"expected only plugin=FILE, not {' '.join(others)}")
-    registry = registry_with(files)
-    print_files({name: registry.recipe(name) for name in registry.names("recipe")}, as_json)
+    return registry_with(files)

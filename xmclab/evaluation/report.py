@@ -24,23 +24,31 @@ def columns_of(rows: Iterable[Mapping[str, float]]) -> list[str]:
     return [*of_kind["P"], *of_kind["PSP"], *of_kind["nDCG"][-1:], *of_kind["R"]]
 
 
-def print_table(console: Console, title: str, searches: Scores, baselines: Scores, subtitle: str = "") -> None:
-    """One row per search of the model and per baseline; the best of each column is highlighted."""
+def print_table(
+    console: Console,
+    title: str,
+    searches: Scores,
+    baselines: Scores,
+    subtitle: str = "",
+    reported: Scores | None = None,
+) -> None:
+    """One row per search of the model and per baseline, the best of each column highlighted; then what was reported."""
     title = "\n".join(filter(None, (title, subtitle)))
     columns = columns_of([*baselines.values(), *searches.values()])
-    tables = [_table(title, columns, searches, baselines)]
+    reported = reported or {}
+    tables = [_table(title, columns, searches, baselines, reported)]
     unbounded = console.options.update(max_width=UNBOUNDED)
     if (
         console.measure(tables[0], options=unbounded).maximum > console.width
     ):  # then the propensity-scored ones follow on their own
         scored = [name for name in columns if name.startswith("PS")]
         rest = [name for name in columns if name not in scored]
-        tables = [_table(title, rest, searches, baselines), _table("", scored, searches, baselines)]
+        tables = [_table(name, some, searches, baselines, reported) for name, some in ((title, rest), ("", scored))]
     for table in tables:
         console.print(table)
 
 
-def _table(title: str, columns: Sequence[str], searches: Scores, baselines: Scores) -> Table:
+def _table(title: str, columns: Sequence[str], searches: Scores, baselines: Scores, reported: Scores) -> Table:
     rows = {**baselines, **searches}
     best = {column: max(row.get(column, 0.0) for row in rows.values()) for column in columns}
     heading = "\n".join(map(plain, title.splitlines())) or None
@@ -51,7 +59,10 @@ def _table(title: str, columns: Sequence[str], searches: Scores, baselines: Scor
     for name, row in rows.items():
         cells = [f"{row[c]:.2f}" if c in row else "" for c in columns]
         marked = [f"[bold]{cell}[/]" if row.get(c) == best[c] else cell for c, cell in zip(columns, cells, strict=True)]
-        table.add_row(plain(name), *marked, end_section=name == list(baselines)[-1] if baselines else False)
+        last = bool(baselines) and name == list(baselines)[-1]
+        table.add_row(plain(name), *marked, end_section=last or name == list(rows)[-1])
+    for name, row in reported.items():
+        table.add_row(plain(name), *(f"{row[c]:.2f}" if c in row else "" for c in columns), style="dim")
     return table
 
 

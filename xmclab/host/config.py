@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from xmclab.host.layers import STAGES, below, stage_of
 from xmclab.host.options import Option, construct, options_of
-from xmclab.host.recipes import Entry
+from xmclab.host.recipes import STAGES, Entry, below, stage_of
 from xmclab.host.registry import Registry
 from xmclab.host.schema import EXPRESSIONS, NONE, SHORT, SHORTHANDS, SLOTS, Settings
 from xmclab.objectives.expr import TermSpec
 
 if TYPE_CHECKING:
+    from xmclab.host.presets import Preset
     from xmclab.objectives.objective import Objective
 
 SEVERAL = "+"  # between the parts of a slot that takes several
@@ -60,6 +60,8 @@ class Config:
     sources: Mapping[str, str]  # key -> who set it; keys at their defaults are absent
     stage: str = ""  # its name, where a recipe has stages; the config of such a recipe is that of the last
     earlier: Mapping[str, Config] = field(default_factory=dict)  # the stages before it, by name
+    lineage: tuple[str, ...] = ()  # the recipe and those that it builds on, nearest first
+    preset: Preset | None = field(default=None, compare=False)
 
     @property
     def heads(self) -> tuple[str, ...]:

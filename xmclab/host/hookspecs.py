@@ -33,7 +33,7 @@ KINDS = (
     "baseline",
 )
 # The built-in commands; plugins cannot use these names.
-COMMANDS = ("run", "plan", "predict", "eval", "export", "replay", "parts", "recipes")
+COMMANDS = ("run", "plan", "predict", "eval", "export", "replay", "parts", "recipes", "presets")
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,19 @@ def xmclab_datasets() -> dict[str, Path]:  # type: ignore[empty-body]
         >>> @xmclab.hookimpl
         ... def xmclab_datasets():
         ...     return {"ours": Path("ours")}
+    """
+
+
+@hookspec
+def xmclab_presets() -> dict[str, Path]:  # type: ignore[empty-body]
+    """Supply presets: names of data sets and the YAML files with their settings and sizes, for `preset=NAME`.
+
+    Example:
+        >>> import xmclab
+        >>> from pathlib import Path
+        >>> @xmclab.hookimpl
+        ... def xmclab_presets():
+        ...     return {"LF-AmazonTitles-131K": Path("LF-AmazonTitles-131K.yaml")}
     """
 
 

@@ -1,4 +1,4 @@
-"""What was set, layer by layer: base recipes, the recipe, the overrides of the command line.
+"""What was set, layer by layer: base recipes, the recipe, a preset, the overrides of the command line.
 
 A recipe may have stages, trained one after the other in one run folder:
 
@@ -14,26 +14,27 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xmclab.errors import PluginError, Problem, XmclabError, closest
-from xmclab.host.recipes import BASE, Entry, is_file_name, recipe_layers, summary
+from xmclab.host.presets import Preset, find_preset
+from xmclab.host.recipes import (
+    BASE,
+    STAGES,
+    Entry,
+    Layer,
+    below,
+    is_file_name,
+    name_of,
+    recipe_layers,
+    stage_of,
+    summary,
+)
 from xmclab.host.registry import Registry
 
 CUSTOM = "custom"  # what a config without a recipe is called
-STAGES = "stages"  # keys of a stage begin with it and the stage's name
-COMMAND_LINE_ONLY = {
-    "recipe": "use `base:` to build on another recipe",
+COMMAND_LINE_ONLY = {  # keys that a recipe cannot set, and what to do instead
     "plugin": "pass plugin=FILE on the command line",
+    "recipe": "use `base:` to build on another recipe",
+    "preset": "pass preset=NAME on the command line",
 }
-
-
-def below(key: str, prefix: str) -> str:
-    """The rest of a key after a prefix and its dot."""
-    return key.removeprefix(f"{prefix}.") if key.startswith(f"{prefix}.") else ""
-
-
-def stage_of(key: str) -> str:
-    """The stage that a key belongs to: `phi` of `stages.phi.epochs`; empty for a key of all stages."""
-    name, _, inner = below(key, STAGES).partition(".")
-    return name if inner else ""
 
 
 class Layers:
@@ -48,11 +49,14 @@ class Layers:
         for entry in entries:
             if entry.key == "plugin":
                 self._load_file(entry)
-        recipe = next((entry for entry in reversed(entries) if entry.key == "recipe"), None)
-        recipes = self._recipe_layers(recipe) if recipe else []
-        recipes = [[entry for entry in layer if not self._command_line_only(entry)] for layer in recipes]
-        own = [entry for entry in entries if entry.key not in COMMAND_LINE_ONLY]
-        self.entries = [lower for layer in (*recipes, own) for lower in self._with_bases(layer)]
+        last = {entry.key: entry for entry in entries}
+        recipes = self._recipe_layers(last["recipe"]) if "recipe" in last else []
+        self.lineage = tuple(layer.name for layer in reversed(recipes))
+        self.preset = self._preset(last["preset"]) if "preset" in last else None
+        layers = [*(layer.entries for layer in recipes), self.preset.layer(recipes) if self.preset else []]
+        layers = [[entry for entry in layer if not self._command_line_only(entry)] for layer in layers]
+        layers.append([entry for entry in entries if entry.key not in COMMAND_LINE_ONLY])
+        self.entries = [lower for layer in layers for lower in self._with_bases(layer)]
         self.stages = tuple(
             dict.fromkeys(name for layer in self.entries for entry in layer if (name := stage_of(entry.key)))
         )
@@ -84,9 +88,16 @@ class Layers:
         except XmclabError as error:
             self._note(error, entry)
 
-    def _recipe_layers(self, entry: Entry) -> list[list[Entry]]:
+    def _preset(self, entry: Entry) -> Preset | None:
+        try:
+            return find_preset(str(entry.value), self.registry)
+        except XmclabError as error:
+            self._note(error, entry)
+            return None
+
+    def _recipe_layers(self, entry: Entry) -> list[Layer]:
         name = str(entry.value)
-        self.recipe = Path(name).stem if is_file_name(name) else name
+        self.recipe = name_of(name)
         self.made_with = summary(Path(name)) if is_file_name(name) else ""
         try:
             return recipe_layers(name, self.registry)
@@ -110,14 +121,14 @@ class Layers:
                 continue
             prefix = f"{STAGES}.{bases[id(entry)]}"
             try:
-                found = recipe_layers(str(entry.value), self.registry)
+                found = [base.entries for base in recipe_layers(str(entry.value), self.registry)]
             except XmclabError as error:
                 self._note(error, entry)
                 continue
-            if any(stage_of(each.key) for each in (each for below_ in found for each in below_)):
+            if any(stage_of(each.key) for base in found for each in base):
                 self.problems.append(Problem(entry.where, f"recipe {entry.value!r} has stages itself"))
                 continue
-            lower += [[dataclasses.replace(each, key=f"{prefix}.{each.key}") for each in below_] for below_ in found]
+            lower += [[dataclasses.replace(each, key=f"{prefix}.{each.key}") for each in base] for base in found]
         return [*lower, [entry for entry in layer if id(entry) not in bases]]
 
     def _command_line_only(self, entry: Entry) -> bool:

@@ -68,7 +68,7 @@ class Origin:
 class Claim:
     """A name under which a plugin supplies something."""
 
-    kind: str  # one of KINDS, or "recipe", "dataset", "command"
+    kind: str  # one of KINDS, or "recipe", "dataset", "preset", "command"
     name: str
     target: Target
     origin: Origin
@@ -162,11 +162,12 @@ def collect(origin: Origin, load: Callable[[], object]) -> list[Claim]:
     with guarded(origin, "hook"):
         parts = manager.hook.xmclab_parts()
         recipes, datasets = manager.hook.xmclab_recipes(), manager.hook.xmclab_datasets()
-        commands = manager.hook.xmclab_commands()
+        presets, commands = manager.hook.xmclab_presets(), manager.hook.xmclab_commands()
     return [
         *_part_claims(origin, parts),
         *_path_claims(origin, "recipe", "xmclab_recipes", recipes),
         *_path_claims(origin, "dataset", "xmclab_datasets", datasets),
+        *_path_claims(origin, "preset", "xmclab_presets", presets),
         *_command_claims(origin, commands),
     ]
 

@@ -31,6 +31,7 @@ from xmclab.system.files import path_inside
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 BASE = "base"
+STAGES = "stages"  # keys of a stage begin with it and the stage's name
 PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")}
 MADE_WITH = "made with plugin="  # starts the first comment of a recipe whose parts came from plugin files
 QUOTED = re.compile("'([^']*)'")
@@ -56,18 +57,43 @@ class Entry:
     where: str  # the place to name in error messages
 
 
+def below(key: str, prefix: str) -> str:
+    """The rest of a key after a prefix and its dot."""
+    return key.removeprefix(f"{prefix}.") if key.startswith(f"{prefix}.") else ""
+
+
+def stage_of(key: str) -> str:
+    """The stage that a key belongs to: `phi` of `stages.phi.epochs`; empty for a key of all stages."""
+    name, _, inner = below(key, STAGES).partition(".")
+    return name if inner else ""
+
+
 def is_file_name(recipe: str) -> bool:
     """Whether `recipe=...` is a file rather than a name."""
     return recipe.endswith((".yaml", ".yml")) or "/" in recipe
 
 
-def recipe_layers(recipe: str, registry: Registry) -> list[list[Entry]]:
-    """The entries of a recipe and its ancestors, oldest first.
+@dataclass(frozen=True)
+class Layer:
+    """What a recipe sets itself."""
+
+    name: str
+    path: Path
+    entries: list[Entry]
+
+
+def name_of(file_or_name: str) -> str:
+    """What a recipe or preset is called: a file by its name without the folder and the ending."""
+    return Path(file_or_name).stem if is_file_name(file_or_name) else file_or_name
+
+
+def recipe_layers(recipe: str, registry: Registry) -> list[Layer]:
+    """A recipe and its ancestors, oldest first.
 
     Raises:
         ConfigError: a file is missing or malformed, a name is unknown, or the bases are circular.
     """
-    layers: list[list[Entry]] = []
+    layers: list[Layer] = []
     path = Path(recipe) if is_file_name(recipe) else registry.recipe(recipe)
     visited: list[Path] = []
     while True:
@@ -76,11 +102,11 @@ def recipe_layers(recipe: str, registry: Registry) -> list[list[Entry]]:
             raise ConfigError(Problem(str(path), f"circular bases: {circle}"))
         visited.append(path.resolve())
         entries = read_recipe(path)
-        layers.insert(0, [entry for entry in entries if entry.key != BASE])
+        layers.insert(0, Layer(name_of(recipe), path, [entry for entry in entries if entry.key != BASE]))
         base = next((entry for entry in entries if entry.key == BASE), None)
         if base is None:
             return layers
-        path = _base_path(base, path, registry)
+        path, recipe = _base_path(base, path, registry), str(base.value)
 
 
 def _base_path(base: Entry, child: Path, registry: Registry) -> Path:

@@ -1,4 +1,4 @@
-"""What the loaded plugins supply, found by name: parts, recipes and data sets."""
+"""What the loaded plugins supply, found by name: parts, recipes, data sets and presets."""
 
 from __future__ import annotations
 
@@ -106,6 +106,10 @@ class Registry:
             DataError: no plugin supplies the name.
         """
         return Path(str(self._find("dataset", name).target))
+
+    def preset(self, name: str) -> Path:
+        """The YAML file of a preset."""
+        return Path(str(self._find("preset", name).target))
 
     def commands(self) -> dict[str, str]:
         """The commands that plugins supply, each with its one-line help. Imports none of them."""

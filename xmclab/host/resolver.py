@@ -1,8 +1,8 @@
 """Resolves defaults, a recipe and overrides to one read-only config that remembers who set each value.
 
-Order: schema and part defaults < base recipes < recipe < overrides from left to right. Choosing another part (or
-another loss expression) drops the options that lower layers set for the previous one (except a reader's `text`, which
-all readers have); within a layer the order of a choice and its options does not matter.
+Order: schema and part defaults < base recipes < recipe < preset < overrides from left to right. Choosing another part
+(or another loss expression) drops the options that lower layers set for the previous one (except a reader's `text`,
+which all readers have); within a layer the order of a choice and its options does not matter.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from xmclab.host.config import (
     addresses,
     setting_options,
 )
-from xmclab.host.layers import Layers, below
+from xmclab.host.layers import COMMAND_LINE_ONLY, Layers
 from xmclab.host.load import interface
 from xmclab.host.options import Option, construct, options_of, read_options
-from xmclab.host.recipes import MADE_WITH, Entry
+from xmclab.host.recipes import MADE_WITH, Entry, below
 from xmclab.host.registry import Registry
 from xmclab.host.schema import ALL, AUTO, GONE, HEADS, NONE, RENAMED, SHORT, SHORTHANDS, SLOTS, Settings
 from xmclab.objectives.expr import TermSpec, parse_expression
@@ -103,7 +103,7 @@ class _Resolver:
         self.choices: dict[str, Entry] = {}  # of slots and expressions
         self.options: dict[str, dict[str, Entry]] = {place: {} for place in CHOICES}
         self.unknown: list[Entry] = []
-        self.known: set[str] = {*setting_options(), *CHOICES, *SHORTHANDS, *SHORT, "plugin", "recipe"}
+        self.known: set[str] = {*setting_options(), *CHOICES, *SHORTHANDS, *SHORT, *COMMAND_LINE_ONLY}
         self.rejected: list[Entry] = []  # options that a part does not have
         self.accepted: set[int] = set()  # ids of entries that some part uses
         for layer in layers.of_stage(stage):
@@ -128,7 +128,8 @@ class _Resolver:
                 self.problems.append(Problem("recipe", self.layers.made_with, hint))
             kind = PluginError if self.plugin_at_fault else ConfigError
             raise kind(*dict.fromkeys(self.problems))
-        return Config(settings, self.layers.recipe, self.registry, parts, losses, self._sources(), self.stage)
+        config = Config(settings, self.layers.recipe, self.registry, parts, losses, self._sources(), self.stage)
+        return dataclasses.replace(config, lineage=self.layers.lineage, preset=self.layers.preset)
 
     def _apply(self, layer: Sequence[Entry]) -> None:
         """Apply a layer: choices first, since they decide which options of lower layers stay."""

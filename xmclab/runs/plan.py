@@ -25,7 +25,7 @@ from xmclab.data.validation import Opened, open_with_validation
 from xmclab.errors import DivergedError
 from xmclab.host.config import Config
 from xmclab.model.device import deterministic, pick_device
-from xmclab.runs import rehearsal, sizes, store
+from xmclab.runs import presets, rehearsal, sizes, store
 from xmclab.runs.rehearsal import Measured, Peaks
 from xmclab.runs.run import failures
 from xmclab.runs.sizes import Part, Phase, Place
@@ -155,6 +155,7 @@ def plan(config: Config, console: Console | None = None, folder: Path | None = N
         with peaks.of("start"):
             config = with_reader(config)
             opened = open_with_validation(config)
+            presets.refuse_other_sizes(config, opened.whole)
             sizes.refuse_too_large(config, opened.training)
             tokeniser = Tokeniser(dataclasses.replace(settings.data, cache=OFF), console)
             trainer = Trainer(config, opened.training, tokeniser)

@@ -23,7 +23,7 @@ from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, Problem,
 from xmclab.evaluation.report import print_table
 from xmclab.host.config import Config
 from xmclab.model.device import describe, deterministic, pick_device
-from xmclab.runs import store
+from xmclab.runs import presets, store
 from xmclab.runs.advice import advice, closing_advice
 from xmclab.runs.best import BestEpoch, check_choice
 from xmclab.runs.checkpoints import FOLDER as CHECKPOINTS
@@ -86,6 +86,7 @@ def run(
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(claimed(out, "", resume)) if out else None
         opened = open_with_validation(config)
+        presets.refuse_other_sizes(config, opened.whole)
         folder = folder or stack.enter_context(claimed(None, f"{config.recipe}-{opened.whole.name}"))
         console, signals = console or Console(file=sys.stderr), signals or Signals()
         return _in_folder(_Job(config, opened, folder, console, signals, strict, started))
@@ -177,6 +178,8 @@ class _Job:
                 result.document.update(split=test.purpose, validation=best.document())
             if stages:
                 result.document["stages"] = {name: _of_stage(stage) for name, stage in stages.items()}
+            if settings.evaluate.test:
+                result.document.update(presets.results(config, data))
             if profile.on:
                 result.document["profile"] = profile.summary()
                 profile.print_table(self.console)
@@ -258,6 +261,8 @@ class _Job:
         queries = f"{len(data.train)} training queries" + (f", {best.queries} validation queries" if best else "")
         device = describe(trainer.device, settings.device)
         note(console, f"{data.name}: {queries}, {data.num_labels} labels, {trainer.steps} steps on {device}")
+        if text := presets.suggestion(self.config, data):
+            note(console, text)
         if at.step:
             note(console, f"resuming after step {at.step} of {trainer.steps}")
         if best and settings.evaluate.every and settings.evaluate.test:
@@ -323,8 +328,9 @@ def print_result(console: Console, result: RunResult) -> None:
         f"{result.document['recipe']} on {data['name']} "
         f"({result.document.get('split', 'test')}: {data['test']} queries, {data['labels']} labels), in %"
     )
-    model = result.document.get("propensity")  # runs of earlier versions do not tell
-    print_table(console, title, result.metrics, result.baselines, str(Propensity(*model.values())) if model else "")
+    model, reported = result.document.get("propensity"), result.document.get("paper")  # older runs do not tell
+    subtitle = str(Propensity(*model.values())) if model else ""
+    print_table(console, title, result.metrics, result.baselines, subtitle, reported)
     if best := result.document.get("validation"):
         value = best["metrics"][best["search"]][best["metric"]]
         chosen = f"best by {best['metric']} of {best['search']}: {value:.2f} on {best['queries']} validation queries"
