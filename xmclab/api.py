@@ -660,7 +660,9 @@ class Reader(ABC):
 
 @dataclass
 class Baseline(ABC):
-    """A method without training, shown next to the model for comparison."""
+    """Another method, shown next to the model for comparison."""
+
+    trains: ClassVar[bool] = False  # takes minutes rather than seconds: used by name only, never through `baseline=all`
 
     @abstractmethod
     def rank(self, data: Dataset, k: int) -> Ranking:

@@ -96,6 +96,14 @@ def test_all_installed_baselines_are_named_in_the_config(registry: Registry, mor
     assert resolve(["baseline=none", "baseline=all"], more).parts == resolve([], more).parts
 
 
+def test_a_baseline_that_trains_is_used_by_name_only(registry: Registry) -> None:
+    assert {"napkinxc", "one_vs_all"} <= set(registry.names("baseline"))
+    assert resolve([], registry).choice("baseline") == "tfidf_labels+tfidf_neighbours"
+    chosen = resolve(["baseline=tfidf_labels+one_vs_all", "baseline.delta=0.1"], registry)
+    assert chosen.choice("baseline") == "tfidf_labels+one_vs_all"
+    assert chosen.make_all("baseline")["one_vs_all"].delta == 0.1
+
+
 def test_an_option_goes_to_each_baseline_that_has_it_or_to_one(more: Registry, tmp_path: Path) -> None:
     each = resolve(["baseline=few+many+tfidf_neighbours", "baseline.neighbours=7", "baseline.depth=5"], more)
     few, many, tfidf = each.make_all("baseline").values()

@@ -199,13 +199,23 @@ class _Resolver:
         if _waits(slot, choice):
             return self._waiting_part(slot)
         if choice == ALL == SLOTS[slot].default:
-            names = self.registry.names(SLOTS[slot].kind)
+            names = self._quick(slot)
         else:
             names = [name.strip() for name in choice.split(SEVERAL)] if SLOTS[slot].several else [choice]
         if not names:
             self.rejected += self.options[slot].values()
         found = [part for name in dict.fromkeys(names) if (part := self._one_part(slot, name))]
         return dataclasses.replace(found[0], others=tuple(found[1:])) if found else None
+
+    def _quick(self, slot: str) -> list[str]:
+        """Every installed part for the slot but those that train."""
+
+        def trains(name: str) -> bool:
+            with contextlib.suppress(PluginError):  # reported when the part is chosen
+                return bool(self.registry.get(SLOTS[slot].kind, name).trains)
+            return False
+
+        return [name for name in self.registry.names(SLOTS[slot].kind) if not trains(name)]
 
     def _one_part(self, slot: str, name: str) -> ChosenPart | None:
         found = self._find(slot, name)

@@ -219,7 +219,7 @@ class Settings:
 
 NONE = "none"  # in an optional slot: no part
 AUTO = "auto"  # the part is chosen later, from the data; its options are checked then
-ALL = "all"  # every installed part of the kind
+ALL = "all"  # every installed part of the kind, but those that train
 
 
 @dataclass(frozen=True)
