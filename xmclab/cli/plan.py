@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from xmclab.host.config import Config
     from xmclab.runs.plan import Plan
     from xmclab.runs.sizes import Place
 
@@ -45,26 +46,36 @@ def plan(
 
     with contextlib.redirect_stdout(sys.stderr):  # parts may print; stdout is for results only
         try:
-            found = runs.plan(config, Console(file=sys.stderr), out)
+            console = Console(file=sys.stderr)
+            found = {stage: runs.plan(each, console, out) for stage, each in stages_of(config).items()}
         except Exception as error:
             if fault := registry.fault_of(error):
                 traceback.print_exc()
                 raise fault from error
             raise
+    *earlier, last = found
     if as_json:
-        print_json(found.document())
-    else:
-        print_plan(wide_console(), found)
-    for text in found.warnings:
-        log.warning("%s", text)
+        stages = {name: found[name].document() for name in earlier}
+        print_json(found[last].document() | ({"stages": stages} if stages else {}))
+    for name, plan in found.items():
+        if not as_json:
+            print_plan(wide_console(), plan, name)
+        for text in plan.warnings:
+            log.warning("%s", text)
 
 
-def print_plan(console: Console, found: Plan) -> None:
+def stages_of(config: Config) -> dict[str, Config]:
+    """The config of every stage of a run, in order: each is planned with new weights."""
+    return {**config.earlier, config.stage: config}
+
+
+def print_plan(console: Console, found: Plan, stage: str = "") -> None:
     """Three tables: memory, time, disk."""
     from xmclab.runs.sizes import size
 
     data = found.data
-    title = f"{found.recipe} on {data['name']}: {data['train']} training queries, {data['labels']} labels"
+    title = f"stage {stage} of {found.recipe}" if stage else found.recipe
+    title = f"{title} on {data['name']}: {data['train']} training queries, {data['labels']} labels"
     console.print(f"{title}, {found.epochs} epochs of {found.steps // found.epochs} steps on {found.device}\n")
     places: tuple[Place, ...] = ("host", "device")
     for place in places:

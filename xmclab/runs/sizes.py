@@ -169,6 +169,7 @@ def memory_parts(trainer: Trainer) -> list[Part]:
         Part("texts and targets", data_bytes(trainer), held=True),
         Part("tokens", sum(map(ragged_bytes, (trainer.query_tokens, trainer.label_tokens))), held=True),
         Part("score block", score_bytes(trainer), where, "training", lower=LOWER_STEP),
+        *frozen_parts(trainer),
         *refresh_parts(trainer, where),
         *evaluation_parts(trainer, where),
     ]
@@ -178,6 +179,13 @@ def memory_parts(trainer: Trainer) -> list[Part]:
         copied = model_bytes(trainer.model) + optimizer_bytes(trainer.model)
         parts.append(Part(COPY, copied, lower=LOWER_COPY))
     return [part for part in parts if part.bytes]
+
+
+def frozen_parts(trainer: Trainer) -> Iterator[Part]:
+    """The vectors of all texts that a frozen encoder makes once."""
+    if trainer.fixed:
+        texts = sum(len(tokens) for tokens in trainer.fixed.tokens.values() if tokens is not None)
+        yield Part("encoded texts", texts * trainer.model.encoder.width * FLOAT, lower="a smaller encoder")
 
 
 def refresh_parts(trainer: Trainer, where: Place) -> Iterator[Part]:
