@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -73,7 +74,10 @@ def merge_same_text(config: Config, dataset: Dataset) -> Dataset:
 
 
 def with_reader(config: Config) -> Config:
-    """The config with `auto` replaced by the reader that recognises its files."""
+    """The config with `auto` replaced by the reader that recognises its files; so are its earlier stages."""
+    if config.earlier:
+        earlier = {name: with_reader(stage) for name, stage in config.earlier.items()}
+        config = replace(config, earlier=earlier)
     part = config.parts[READER]
     assert part is not None, "a reader cannot be none"
     if part.name != AUTO:

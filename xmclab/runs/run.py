@@ -200,7 +200,7 @@ class _Job:
             store.save_config(self.folder, config)  # all that is needed to resume
         for number, (name, stage) in enumerate(config.earlier.items(), start=1):
             folder = self.folder / store.STAGES / name
-            stage = stage.with_part("reader", config.parts["reader"]).with_part("baseline", None)
+            stage = stage.with_part("baseline", None)
             settings = dataclasses.replace(stage.settings, keep_model=True)  # the next stage starts from it
             stage = dataclasses.replace(stage, settings=settings)
             if not (folder / store.RESULT).is_file():
