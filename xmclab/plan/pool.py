@@ -58,17 +58,14 @@ def build_batch(
         labels_P = np.arange(targets_NL.shape[1])
     else:
         if replacement:
-            entries = draw_repeatedly(rows_Q, targets_NL, beta, rng)
-            drawn_E = np.zeros(len(true.column_E), dtype=np.bool_)
-            drawn_E[entries] = True
+            draws = draw_repeatedly(rows_Q, targets_NL, beta, rng)
+            drawn_E = np.bincount(draws, minlength=len(true.column_E)) > 0
         else:
             drawn_E = draw_positives(rows_Q, targets_NL, beta, rng)
-            entries = np.flatnonzero(drawn_E)
-        sampled, mined = true.column_E[entries], mined_QE[mined_QE >= 0]
-        if cap == 0:
-            labels_P = sorted_unique(np.concatenate([sampled, mined]))
-        else:
-            labels_P = fill(cap, (sampled, mined, true.column_E), gap)
+            draws = np.flatnonzero(drawn_E)
+        sampled, mined = true.column_E[draws], mined_QE[mined_QE >= 0]
+        brought = sampled, mined, true.column_E
+        labels_P = fill(cap, brought, gap) if cap else sorted_unique(np.concatenate(brought[:2]))
 
     positives, inside = _inside(true, labels_P)
     unknown, _ = _inside(row_pairs(filter_NL, rows_Q), labels_P)

@@ -30,5 +30,8 @@ class Psl(Reduction):
     def weights(self, y_QP: Tensor) -> Tensor:
         return y_QP / y_QP.sum(dim=1, keepdim=True).clamp(min=torch.finfo(y_QP.dtype).tiny)
 
+    def defines(self, word: str) -> bool:
+        return super().defines(word) and (word != "normaliser" or self.anchors == "sum")
+
     def normaliser(self, w_QP: Tensor) -> Tensor:
-        return w_QP.new_ones(()) if self.anchors == "sum" else (w_QP > 0).any(dim=1).sum().clamp(min=1)
+        return w_QP.new_ones(())  # for the sum only: a mean over anchors needs none
