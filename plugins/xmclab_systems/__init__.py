@@ -5,7 +5,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xmclab import hookimpl
+from xmclab import PartRef, hookimpl, part
+
+
+@hookimpl
+def xmclab_parts() -> list[PartRef]:
+    return [
+        part("head", "label_residual", "xmclab_systems.label_residual:LabelResidual"),
+        part("head", "label_clusters", "xmclab_systems.label_clusters:LabelClusters"),
+    ]
 
 
 @hookimpl

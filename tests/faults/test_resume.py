@@ -27,13 +27,10 @@ STEPWISE = ["epochs=4", "sampler=cluster", "miner=ann", "refresh_steps=3", "eval
 VALIDATED = ["epochs=4", "validate.share=0.2", "sampler=cluster", "refresh_every=2", "head.clf.table=adagrad"]
 STREAMED = ["epochs=2", "reduction.clf=pal_n", "head.clf.table_dtype=bfloat16", "encoder.feature_dropout=0.3"]
 RESIDUAL = ["epochs=2", "encoder.hidden=8", "head.clf.bias=label", "search=neighbours", "encoder.table=sgd"]
-STAGED = [
-    "stages.phi.epochs=2",
-    "stages.phi.head.clf=none",
-    "stages.psi.start=phi",
-    "stages.psi.freeze=encoder,head.de",
-]
+STAGED = ["stages.phi.epochs=2", "stages.phi.head.clf=none", "stages.psi.epochs=3", "stages.psi.start=phi"]
 STAGED += ["stages.psi.freeze=encoder,head.de", "head.de.bias=label"]
+LABELS = ["epochs=2", "head.de=label_clusters", "head.de.dim=16", "head.de.clusters=50"]
+LABELS += ["head.clf=label_residual", "head.clf.dim=16", "head.clf.table=momentum", "optim.no_decay=own_rows"]
 Make = Callable[[Sequence[str]], Any]
 
 
@@ -51,6 +48,7 @@ Make = Callable[[Sequence[str]], Any]
         (STREAMED, [(Trainer, "step", 3), (Trainer, "step", 6)]),
         (RESIDUAL, [(Trainer, "step", 8), (store, "save_search", 1)]),
         (STAGED, [(Trainer, "step", 4), (Trainer, "step", 9), (Trainer, "ready", 1), (Trainer, "step", 3)]),
+        (LABELS, [(Trainer, "step", 4), (Trainer, "step", 5)]),
     ],
     ids=[
         "training",
@@ -61,6 +59,7 @@ Make = Callable[[Sequence[str]], Any]
         "streamed bfloat16",
         "other parts",
         "stages",
+        "vectors of labels",
     ],
 )
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(

@@ -26,8 +26,9 @@ import platform
 import shlex
 import shutil
 import sys
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -335,7 +336,7 @@ def load_model(folder: Path, registry: Registry, *overrides: str) -> tuple[Confi
         state = load_file(folder / WEIGHTS)
         encoder = config.make("encoder")
         encoder.load_assets(folder / ENCODER)
-        _check_labels(num_labels, state, _model(config, encoder, 1).state_dict())
+        _check_labels(num_labels, state, partial(_model, config, encoder))
         model = _model(config, encoder, num_labels)
         model.load_state_dict(state)
     return config, model
@@ -362,15 +363,15 @@ def _model(config: Config, encoder: Encoder, num_labels: int) -> Model:
     return Model(encoder, {name: config.make(f"head.{name}") for name in config.heads}, num_labels)
 
 
-def _check_labels(num_labels: Any, state: Mapping[str, Tensor], smallest: Mapping[str, Tensor]) -> None:
+def _check_labels(num_labels: Any, state: Mapping[str, Tensor], model: Callable[[int], Model]) -> None:
     """Refuse a number of labels other than that of the stored weights, before memory is taken for it."""
     if type(num_labels) is not int or num_labels < 1:
         raise ValueError(f"{RESULT} says {num_labels!r} labels")
     check("labels", num_labels, f"{RESULT} says")
-    for name, least in smallest.items():
-        shape = state[name].shape if name in state else least.shape
-        allowed = (least.shape, (num_labels, *least.shape[1:]))
-        if name.startswith("heads.") and shape[1:] == least.shape[1:] and shape not in allowed:
+    with torch.device("meta"):
+        expected = model(num_labels).state_dict()
+    for name, shape in ((name, x.shape) for name, x in state.items() if name.startswith("heads.") and name in expected):
+        if shape != expected[name].shape and shape[1:] == expected[name].shape[1:]:
             raise ValueError(f"{RESULT} says {num_labels:,} labels, but {name} has {shape[0]:,} rows")
 
 

@@ -37,6 +37,10 @@ VARIANTS = [
     ("head", "dual_encoder", {"bias": "prior", "popularity": 0.1, "normalise_at_search": True}),
     ("head", "classifier", {"bias": "mean", "normalise": True, "learn_temperature": True, "popularity": 0.1}),
     ("head", "classifier", {"bias": "label", "rows": "texts", "table_dtype": "bfloat16"}),
+    ("head", "label_residual", {"rows": "normal", "unit_texts": False, "bias": "label", "learn_temperature": True}),
+    ("head", "label_residual", {"rows": "xavier", "table_dtype": "bfloat16", "normalise": False}),
+    ("head", "label_clusters", {"clusters": 2, "private": 0, "projection": "none", "dim": 0}),
+    ("head", "label_clusters", {"rows": "zeros", "table": "dense_adamw", "unit_texts": False, "popularity": 0.1}),
     ("search", "neighbours", {"neighbours": 1, "tail": 0.5, "weight": 0.0}),
 ]
 
