@@ -443,7 +443,7 @@ class Trainer:
         if not weighted and not needed:
             return None, None
         propensity = propensity_of(self.data.name, self.settings.evaluate.propensity)
-        inverse_L = inverse_propensity(self.targets_NL, propensity.a, propensity.b)
-        both = inverse_L / inverse_L.mean(), inverse_L
+        known_L = inverse_propensity(self.targets_NL, propensity.a, propensity.b)
+        both = known_L / known_L.mean(), known_L
         weight_L, inverse_L = (torch.from_numpy(x_L).float().to(self.device) for x_L in both)
         return weight_L if weighted else None, inverse_L if needed else None
