@@ -77,6 +77,7 @@ class Split:
     names: Sequence[str]  # [N] query ids, from the reader
     targets_NL: sp.csr_array  # float32, relevance > 0 of each true pair; sorted, no duplicates
     filter_NL: sp.csr_array  # nonzero: exclude this pair from rankings, and never use it as a negative
+    candidates_NL: sp.csr_array | None = None  # entries: labels that `Miner.candidates` lists, positives among them
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -521,6 +522,17 @@ class Miner(ABC):
     needs_view: ClassVar[bool] = False  # true: `refresh` is called with a new view, as often as the settings say
 
     index: Index = field(init=False, repr=False, compare=False)  # of the run, not yet built; for use in `refresh`
+
+    @property
+    def candidates(self) -> str | None:
+        """Optional: a file of labels for each training query, read and checked as `data.train.candidates_NL`."""
+        return None
+
+    def prepare(self, data: Dataset, exclude_NL: sp.csr_array, keys: Keys) -> None:
+        """Optional: compute what needs no model, once before training; none of it in a query's row of `exclude_NL`.
+
+        Called if negatives are drawn at all. A resumed run calls it again, before `load_state`: it must be repeatable.
+        """
 
     def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
         """Mine up to `depth` labels for every training query, none of them in its row of `exclude_NL`."""

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from hypothesis import strategies as st
 
-from xmclab.api import Keys, Miner, View
+from xmclab.api import Dataset, Keys, Miner, Split, View
 from xmclab.host import default_registry
 from xmclab_kit.core import Broken, Subject, named, numbers
 from xmclab_kit.structure import OPTIONS, structural_laws
@@ -38,6 +38,15 @@ class Asked:
     @property
     def exclude_NL(self) -> sp.csr_array:
         return sp.csr_array(self.exclude)
+
+    @property
+    def data(self) -> Dataset:
+        """Texts that share a word, and a list of all labels for each query."""
+        queries, labels = (tuple(f"of {number}" for number in range(size)) for size in self.exclude.shape)
+        true_NL, none_NL = (sp.csr_array(self.exclude.astype(np.float32) * share) for share in (1, 0))
+        every_NL = sp.csr_array(np.ones(self.exclude.shape, np.float32))
+        train = Split(queries, queries, true_NL, none_NL, every_NL)
+        return Dataset("kit", train, Split((), (), true_NL[:0], none_NL[:0]), labels, labels, "")
 
     @property
     def view(self) -> View:
@@ -69,9 +78,17 @@ def made(subject: Subject) -> Miner:
     return miner
 
 
-def refreshed(subject: Subject, asked: Asked) -> Miner:
-    """A miner that has seen the view, as before any step that draws from it."""
+def prepared(subject: Subject, asked: Asked, times: int = 1) -> Miner:
+    """A miner that is ready for the first step."""
     miner = made(subject)
+    for _ in range(times):
+        miner.prepare(asked.data, asked.exclude_NL, Keys(asked.seed))
+    return miner
+
+
+def refreshed(subject: Subject, asked: Asked, preparations: int = 1) -> Miner:
+    """A miner that has also seen the view, as before any step that draws from it."""
+    miner = prepared(subject, asked, preparations)
     if miner.needs_view:
         miner.refresh(asked.view, asked.exclude_NL, asked.depth, Keys(asked.seed))
     return miner
@@ -88,7 +105,8 @@ def sample(miner: Miner, asked: Asked) -> NDArray[np.int64]:
     needs=[OPTIONS],
 )
 def shape(subject: Subject, asked: Asked) -> None:
-    for when, miner in (("before the first refresh", made(subject)), ("after it", refreshed(subject, asked))):
+    miners = {"unprepared": made(subject), "before the first refresh": prepared(subject, asked)}
+    for when, miner in {**miners, "after it": refreshed(subject, asked)}.items():
         drawn = sample(miner, asked)
         if not isinstance(drawn, np.ndarray) or drawn.dtype != np.int64:
             raise Broken(f"{when}, sample() returned {getattr(drawn, 'dtype', type(drawn).__name__)}, not int64")
@@ -149,13 +167,27 @@ def pure(subject: Subject, asked: Asked) -> None:
 
 
 @LAWS.law(
-    says="rows, exclusions and the vectors of the view are not modified",
+    says="prepare() is repeatable, as a resumed run calls it again: a second call changes no draw",
+    fix="draw from keys.rng, and make everything new instead of adding to what is there",
+    examples=questions(),
+    needs=["shape", "pure"],
+)
+def repeatable(subject: Subject, asked: Asked) -> None:
+    first, again = (sample(refreshed(subject, asked, times), asked) for times in (1, 2))
+    if not np.array_equal(first, again):
+        raise Broken(f"{named(first=first)}\nprepared twice: {named(drawn=again)}")
+
+
+@LAWS.law(
+    says="rows, exclusions, the data and the vectors of the view are not modified",
     fix="do not write into arrays that are passed in",
     examples=questions(),
     needs=["shape"],
 )
 def unchanged(subject: Subject, asked: Asked) -> None:
     miner, rows_Q, view, exclude_NL = made(subject), asked.rows_Q.copy(), asked.view, asked.exclude_NL
+    data = asked.data
+    miner.prepare(data, exclude_NL, Keys(asked.seed))
     if miner.needs_view:
         miner.refresh(view, exclude_NL, asked.depth, Keys(asked.seed))
     miner.sample(rows_Q, asked.n, exclude_NL, asked.rng)
@@ -164,6 +196,8 @@ def unchanged(subject: Subject, asked: Asked) -> None:
         "exclude_NL": (exclude_NL.toarray(), asked.exclude),
         "view.queries_ND": (view.queries_ND, asked.view.queries_ND),
         "view.labels_LD": (view.labels_LD, asked.view.labels_LD),
+        "data.train.targets_NL": (data.train.targets_NL.toarray(), asked.data.train.targets_NL.toarray()),
+        "data.train.candidates_NL": (_dense(data.train.candidates_NL), _dense(asked.data.train.candidates_NL)),
     }
     for name, (after, before) in arrays.items():
         if not np.array_equal(after, before):
@@ -182,7 +216,7 @@ def resumed(subject: Subject, asked: Asked) -> None:
     if state is None:  # a resumed run calls refresh() again
         return
     copies = {name: array.copy() for name, array in state.items()}
-    first, other = sample(miner, asked), made(subject)
+    first, other = sample(miner, asked), prepared(subject, asked)
     if miner.needs_view:
         other.load_state(copies)
         view = dataclasses.replace(asked.view, labels_LD=-asked.view.labels_LD)
@@ -193,3 +227,8 @@ def resumed(subject: Subject, asked: Asked) -> None:
     for name, before in copies.items():
         if not np.array_equal(state[name], before):
             raise Broken(f"a later refresh() wrote into {name!r}: {named(afterwards=state[name])}")
+
+
+def _dense(matrix: sp.csr_array | None) -> NDArray[np.float32]:
+    assert matrix is not None
+    return matrix.toarray()

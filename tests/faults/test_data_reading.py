@@ -12,6 +12,7 @@
 22  bytes that are not UTF-8, byte order marks, other line ends, very long lines
 23  a missing filter file, filter pairs out of range
 27  nothing at all, or one query and one label
+    files of negatives that are missing, belong to another set or have ids out of range
 
 What every reader says about every kind of bad line is in tests/data; here the whole program runs.
 """
@@ -295,3 +296,45 @@ def test_two_layouts_in_one_folder_are_a_question(data: Folder) -> None:
         "(choose reader=lf_json or reader=table)\n"
     )
     data.trained("reader=lf_json")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("n.txt", "8 3\n" + "0:1\n" * 6 + "3:1\n0:1\n", "n.txt:8: label index 3 is out of range: the header says 3"),
+        ("n.txt", "7 3\n" + "0:1\n" * 7, "n.txt: has 7 rows, but SET has 8 training queries"),
+        ("n.txt", "8 4\n" + "0:1\n" * 8, "n.txt: has 4 labels, but SET has 3 labels"),
+        (
+            "n.jsonl",
+            '{"query": "q7", "negatives": [0, 3]}\n',
+            "n.jsonl:1: label index 3 is out of range: SET has",
+        ),
+        ("n.jsonl", '{"query": "q8", "negatives": [0]}\n', "n.jsonl:1: no training query has this name: 'q8'"),
+        ("n.npz", "PK", "n.npz: not a scipy sparse matrix"),
+        ("", "", "n.txt: no such file (miner=file draws negatives from it)"),
+    ],
+)
+def test_a_file_of_negatives_that_does_not_fit(data: Folder, name: str, text: str, message: str) -> None:
+    file = data.path.parent / (name or "n.txt")
+    if name:
+        file.write_text(text)
+    command = ["run", *SMALL, f"data={data.path}", "miner=file", f"miner.file={file}", "--out", str(data.out)]
+    code, out, err = data.call(*command)
+    assert (code, out) == (3, "")
+    assert message.replace("SET", data.path.name) in err
+    assert not data.out.exists()
+    assert data.call("plan", *command[1:-2])[0] == 3
+
+
+def test_a_file_of_negatives_that_is_not_set(data: Folder) -> None:
+    code, _, err = data.call("run", *SMALL, f"data={data.path}", "miner=file", "--out", str(data.out))
+    assert (code, err) == (2, "error: miner=file: needs a file of negatives (set miner.file=PATH)\n")
+    assert not data.out.exists()
+
+
+def test_a_file_of_negatives_that_fits(data: Folder) -> None:
+    file = data.path.parent / "n.jsonl"
+    file.write_text("".join(f'{{"query": "q{row}", "negatives": ["c", {row % 2}]}}\n' for row in range(8)))
+    records, err = data.trained("miner=file", f"miner.file={file}", "pool.eta=2")
+    assert "8 negatives for 8 training queries, 0 have none; left out 8 positives and filter pairs" in err
+    assert {record["missing_negatives"] for record in records if record["event"] == "step"} == {8}

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from xmclab.errors import DataError
 from xmclab.runs import checkpoints, shards, store
 from xmclab.runs.lock import claimed
 from xmclab.runs.measure import Queries
@@ -24,6 +25,7 @@ from xmclab.training.trainer import Trainer
 
 MINED = ["epochs=4", "sampler=cluster", "miner=ann", "refresh_every=1", "evaluate.every=2", "optim.decay=0.1"]
 STEPWISE = ["epochs=4", "sampler=cluster", "miner=ann", "refresh_steps=3", "evaluate.every=2", "optim.decay=0.1"]
+PREPARED = ["epochs=2", "miner=bm25", "miner.depth=8", "pool.eta=3"]
 VALIDATED = ["epochs=4", "validate.share=0.2", "sampler=cluster", "refresh_every=2", "head.clf.table=adagrad"]
 STREAMED = ["epochs=2", "reduction.clf=pal_n", "head.clf.table_dtype=bfloat16", "encoder.feature_dropout=0.3"]
 RESIDUAL = ["epochs=2", "encoder.hidden=8", "head.clf.bias=label", "search=neighbours", "encoder.table=sgd"]
@@ -43,6 +45,7 @@ Make = Callable[[Sequence[str]], Any]
         (MINED, [(Trainer, "step", 4), (Trainer, "step", 7), (Trainer, "step", 5)]),
         (MINED, [(Trainer, "see", 2), (Queries, "_rank", 1), (Queries, "_rank", 2)]),
         (STEPWISE, [(Trainer, "see", 2), (Trainer, "step", 4), (Queries, "_rank", 1), (Trainer, "step", 1)]),
+        (PREPARED, [(Trainer, "step", 8), (Trainer, "step", 3)]),
         (VALIDATED, [(Trainer, "step", 9), (Queries, "_rank", 2), (Trainer, "step", 2)]),
         (VALIDATED, [(store, "save_model", 1), (Queries, "baselines", 1), (store, "save_points", 1)]),
         (STREAMED, [(Trainer, "step", 3), (Trainer, "step", 6)]),
@@ -54,6 +57,7 @@ Make = Callable[[Sequence[str]], Any]
         "training",
         "refresh and evaluation",
         "refreshes in steps",
+        "negatives by BM25",
         "validation",
         "the end",
         "streamed bfloat16",
@@ -77,6 +81,24 @@ def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     assert found.result == expected.result
     assert found.weights == expected.weights
     assert not (victim.folder / "checkpoints").exists()
+
+
+def test_a_killed_run_draws_from_the_same_file_or_not_at_all(
+    mortal: Make, undisturbed: Make, signal_at: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "negatives.txt"
+    rows = [f"{row % 900}:1 {row % 7 + 900}:1" for row in range(1262)]
+    file.write_text("\n".join(["1262 922", *rows, ""]))
+    overrides = ["epochs=2", "miner=file", f"miner.file={file}", "pool.eta=1", "validate.share=0.2"]
+    victim = mortal([*overrides, "checkpoint.every=2"])
+    victim.dies(signal_at(Trainer, "step", 6))
+    before = file.read_bytes()
+    file.write_bytes(before.replace(b"899:1", b"898:1"))
+    with pytest.raises(DataError, match="the file changed since the run began"):
+        victim.ends()
+    file.write_bytes(before)
+    assert victim.ends() == undisturbed(overrides)
+    assert victim.resumed == [4]
 
 
 def test_steps_are_repeated_and_recorded_once(mortal: Make, undisturbed: Make, signal_at: Any) -> None:

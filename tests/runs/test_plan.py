@@ -52,6 +52,14 @@ def test_times_add_up_to_the_total(planned: Plan) -> None:
     assert all(span.seconds >= 0 for span in spans.values())
 
 
+def test_refreshes_in_steps_and_negatives_made_before_training_are_spans(small_config: Callable[..., Config]) -> None:
+    stepwise = plan(small_config("epochs=3", "refresh_steps=4", "miner=ann", "pool.eta=2"))
+    times = {span.name: span.times for span in stepwise.training}
+    assert times == {"first steps": 1, "epoch after a refresh": 3, "refresh": 3}  # after 4, 8 and 12 of 15 steps
+    prepared = plan(small_config("miner=bm25", "pool.eta=2"))
+    assert "negatives before training" in {span.name for span in prepared.others}
+
+
 def test_the_document_has_these_fields(planned: Plan) -> None:
     document = json.loads(json.dumps(planned.document()))
     assert list(document) == [

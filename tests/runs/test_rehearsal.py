@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from xmclab.data import open_data
+from xmclab.host.config import Config
 from xmclab.plan.indexes.exact import Exact
 from xmclab.runs import rehearsal
 from xmclab.runs.rehearsal import Built, Lists, all_vectors, repeated, spread, timed
@@ -63,6 +65,20 @@ def test_after_a_refresh_any_batch_has_mined_negatives(
     assert (before.missing, after.missing) == (150, 0)
     assert len(after.labels_P) > len(before.labels_P)
     assert seconds > 0
+
+
+def test_a_miner_is_prepared_for_a_sample_of_the_queries(
+    small_config: Callable[..., Config], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rehearsal, "MINED", 100)
+    config = small_config("miner=bm25", "miner.depth=4", "pool.eta=3")
+    trainer = Trainer(config, open_data(config), prepares=False)
+    assert trainer.prepare(0, trainer.rows_N[-50:]).batch.missing == 150
+    seconds = rehearsal.prepare_miner(trainer)
+    assert trainer.miner.lengths_N.shape == (100,)
+    assert trainer.prepare(0, trainer.rows_N[-50:]).batch.missing < 10
+    assert seconds > 0
+    assert rehearsal.prepare_miner(Trainer(small_config("miner=random"), trainer.data)) == 0
 
 
 def test_steps_go_round_where_an_epoch_is_short(small_trainer: Callable[..., Trainer]) -> None:

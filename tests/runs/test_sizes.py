@@ -63,6 +63,16 @@ def test_a_checkpoint_holds_views_only_where_one_is_made(small_trainer: Callable
     assert sizes.view_bytes(viewing) == view.queries_ND.nbytes + view.labels_LD.nbytes
 
 
+def test_lists_made_before_training_are_counted(small_trainer: Callable[..., Trainer]) -> None:
+    made = small_trainer("miner=bm25", "miner.depth=5", "pool.eta=2")
+    queries = len(made.data.train)
+    assert sizes.listed_bytes(made) == queries * (5 * 4 + 8)
+    assert sizes.listed_bytes(made) >= made.miner.lengths_N.sum() * 4
+    assert [part.bytes for part in sizes.memory_parts(made) if part.name == "listed negatives"] == [queries * 28]
+    for overrides in ([], ["miner=bm25", "pool.eta=0"], VIEWS):
+        assert sizes.listed_bytes(small_trainer(*overrides)) == 0
+
+
 @pytest.mark.parametrize("project_in", ["always", "training"])
 @pytest.mark.parametrize("bias", ["none", "label"])
 def test_the_width_of_search_vectors_is_known(

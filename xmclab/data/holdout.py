@@ -60,6 +60,7 @@ def take(split: Split, rows: Rows) -> Split:
         names=PackedTexts(split.names[row] for row in rows),
         targets_NL=sp.csr_array(split.targets_NL[rows]),
         filter_NL=sp.csr_array(split.filter_NL[rows]),
+        candidates_NL=None if split.candidates_NL is None else sp.csr_array(split.candidates_NL[rows]),
     )
 
 

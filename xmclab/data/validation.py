@@ -12,6 +12,7 @@ import numpy as np
 
 from xmclab.api import Dataset, Reader, Split
 from xmclab.data import READER, locate, merge_same_text, read_data, with_reader
+from xmclab.data.candidates import candidates_file, with_candidates
 from xmclab.data.holdout import Keys, filter_answers, key_of, rows_of, take
 from xmclab.errors import ConfigError, DataError, Problem
 from xmclab.host.config import Config
@@ -26,6 +27,7 @@ class Opened:
     whole: Dataset  # as others see it: its test queries are measured the same with validation and without
     training: Dataset  # what is trained on: without the validation queries
     validation: Dataset | None  # has the validation queries as its test queries
+    candidates: str = ""  # fingerprint of the file that the miner draws from
 
 
 def open_with_validation(config: Config) -> Opened:
@@ -39,17 +41,19 @@ def open_with_validation(config: Config) -> Opened:
     if settings.share and settings.file:
         hint = "a file, or a share of the training queries"
         raise ConfigError(Problem("validate.share and validate.file", "both are set", f"choose one: {hint}"))
+    file = candidates_file(config)
     config = with_reader(config)
-    data = read_data(config)
+    data, candidates = with_candidates(read_data(config), file)
     whole = merge_same_text(config, data)
     if settings.file:
         validation = dataclasses.replace(data, test=_from_file(config, data))
-        return Opened(whole, whole, validation)
+        return Opened(whole, whole, validation, candidates)
     if settings.share:
         train, held = _set_aside(data, settings.share)
         training = dataclasses.replace(data, train=train)
-        return Opened(whole, merge_same_text(config, training), dataclasses.replace(training, test=held))
-    return Opened(whole, whole, None)
+        validation = dataclasses.replace(training, test=held)
+        return Opened(whole, merge_same_text(config, training), validation, candidates)
+    return Opened(whole, whole, None, candidates)
 
 
 def _set_aside(data: Dataset, share: float) -> tuple[Split, Split]:

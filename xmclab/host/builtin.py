@@ -20,6 +20,8 @@ def xmclab_parts() -> list[PartRef]:
         part("miner", "none", "xmclab.plan.miners.none:NoMiner"),
         part("miner", "random", "xmclab.plan.miners.random:RandomMiner"),
         part("miner", "ann", "xmclab.plan.miners.ann:AnnMiner"),
+        part("miner", "file", "xmclab.plan.miners.file:FileMiner"),
+        part("miner", "bm25", "xmclab.plan.miners.bm25:Bm25Miner"),
         part("reduction", "ova", "xmclab.objectives.reductions.ova:Ova"),
         part("reduction", "ova_n", "xmclab.objectives.reductions.ova_n:OvaN"),
         part("reduction", "pol", "xmclab.objectives.reductions.pol:Pol"),

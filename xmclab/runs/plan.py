@@ -158,7 +158,7 @@ def plan(config: Config, console: Console | None = None, folder: Path | None = N
             presets.refuse_other_sizes(config, opened.whole)
             sizes.refuse_too_large(config, opened.training)
             tokeniser = Tokeniser(dataclasses.replace(settings.data, cache=OFF), console)
-            trainer = Trainer(config, opened.training, tokeniser)
+            trainer = Trainer(config, opened.training, tokeniser, prepares=False)
         prepare = time.perf_counter() - started
         computed = sizes.memory_parts(trainer)
         new = sizes.needed_parts(computed)
@@ -207,6 +207,8 @@ class _Rehearsal:
     def __init__(self, config: Config, trainer: Trainer, opened: Opened, peaks: Peaks) -> None:
         self.trainer, self.peaks, self.settings = trainer, peaks, config.settings
         self.refreshes = sizes.refreshes(trainer)
+        with peaks.of("start"):
+            self.prepare_seconds = rehearsal.prepare_miner(trainer)
         first = next(iter(trainer.refreshes.before), trainer.steps)
         self.first_refresh = first // trainer.refreshes.steps_per_epoch  # the epoch that it falls into
         batches, planning = rehearsal.timed(lambda: trainer.plan(0))
@@ -253,6 +255,8 @@ class _Rehearsal:
     def other_spans(self, written: int) -> list[Span]:
         """Everything else that a run does, besides its start."""
         settings, spans, tested = self.settings, [], 1
+        if self.prepare_seconds:
+            spans.append(Span("negatives before training", self.prepare_seconds))
         if self.validation:
             seconds = self.validation.seconds(self.validation_queries)
             again = 0 if settings.evaluate.test else 1

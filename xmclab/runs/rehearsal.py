@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xmclab.api import Baseline, Dataset, Index, Ragged, Split, View
+from xmclab.api import Baseline, Dataset, Index, Miner, Ragged, Split, View
 from xmclab.data.holdout import take
 from xmclab.evaluation.scoring import Evaluator
 from xmclab.evaluation.search import Space, rank
@@ -164,16 +164,38 @@ def refresh(trainer: Trainer, epoch: int) -> tuple[View, float]:
     return view, seconds
 
 
+def prepare_miner(trainer: Trainer) -> float:
+    """Prepare the miner for a sample of the queries, from which batches draw afterwards; the seconds for all."""
+    miner, data, number = trainer.miner, trainer.data, len(trainer.data.train)
+    if not trainer.draws_negatives or type(miner).prepare is Miner.prepare:
+        return 0.0
+    seconds, sizes = [], [min(WARM, number), min(MINED, number)]
+    for size in sizes:
+        rows = sampled(number, size)
+        of_sample = dataclasses.replace(data, train=take(data.train, rows))
+        exclude_NL = trainer.exclude_NL[rows]
+        seconds.append(timed(partial(miner.prepare, of_sample, exclude_NL, trainer.keys))[1])
+    miner.sample = Lists(miner, rows, exclude_NL)
+    slope = max(seconds[1] - seconds[0], 0.0) / max(sizes[1] - sizes[0], 1)
+    return seconds[1] + slope * (number - sizes[1])
+
+
+def sampled(number: int, size: int) -> NDArray[np.int64]:
+    return np.sort(np.random.default_rng(0).permutation(number)[:size])
+
+
 def mine(trainer: Trainer, view: View) -> float:
     """Mine for a sample of the queries; the seconds for all."""
     miner, number = trainer.miner, len(view.queries_ND)
-    rows = np.sort(np.random.default_rng(0).permutation(number)[:MINED])
+    rows = sampled(number, MINED)
     unbuilt, index = miner.index, Built(copy(miner.index), number)
     miner.index = index
     of_sample = dataclasses.replace(view, queries_ND=view.queries_ND[rows])
     exclude_NL, depth = trainer.exclude_NL[rows], trainer.mining_depth
     _, seconds = timed(lambda: miner.refresh(of_sample, exclude_NL, depth, trainer.keys))
-    miner.sample, miner.index = Lists(miner, rows, exclude_NL), unbuilt
+    miner.index = unbuilt
+    if not isinstance(miner.sample, Lists):
+        miner.sample = Lists(miner, rows, exclude_NL)
     once = sum(index.seconds)
     return once + (seconds - once) * number / len(rows)
 

@@ -45,7 +45,7 @@ def replay(folder: Path, config: Config, console: Console | None = None) -> Repl
         StorageError: there is no checkpoint, or it is damaged.
     """
     opened = open_with_validation(config)
-    config, found = earlier_run(folder, config, opened.whole, strict=True)
+    config, found = earlier_run(folder, config, opened, strict=True)
     if found is None:
         hint = "a step that is not finite leaves one, unless checkpoint.every=0"
         raise StorageError(Problem(str(folder), "the run has no checkpoint", hint))

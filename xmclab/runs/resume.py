@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from xmclab.api import Dataset
+from xmclab.data.candidates import candidates_file
+from xmclab.data.validation import Opened
 from xmclab.errors import ConfigError, DataError, Problem, did_you_mean
 from xmclab.host.config import Config
 from xmclab.host.resolver import resolve
@@ -47,7 +48,7 @@ def overrides_of(folder: Path) -> list[str]:
     return [f"recipe={folder / store.CONFIG}"]
 
 
-def earlier_run(folder: Path, config: Config, data: Dataset, strict: bool) -> tuple[Config, Found | None]:
+def earlier_run(folder: Path, config: Config, opened: Opened, strict: bool) -> tuple[Config, Found | None]:
     """The config with the name of the recipe that the run of a folder began with, and its newest checkpoint.
 
     Args:
@@ -67,8 +68,12 @@ def earlier_run(folder: Path, config: Config, data: Dataset, strict: bool) -> tu
         with store.damage_reported(folder / store.ENVIRONMENT):
             fingerprint = read_json(folder / store.ENVIRONMENT)["data"]["sha256"]
     refuse_other(folder, config, theirs)
-    if fingerprint != data.fingerprint:
+    if fingerprint != opened.whole.fingerprint:
         raise DataError(_other_data(config.settings.data.source, theirs["data"]["source"]))
+    listed = found.manifest.get("candidates") if found and theirs["miner"] == config.to_dict()["miner"] else ""
+    if listed and opened.candidates and listed != opened.candidates:
+        hint = "restore it, or train in a new folder"
+        raise DataError(Problem(str(candidates_file(config)), "the file changed since the run began", hint))
     if found and found.at.epoch >= config.settings.epochs:
         done = f"the run is in its epoch {found.at.epoch + 1} already"
         raise ConfigError(Problem(f"epochs={config.settings.epochs}", done, "choose as many or more"))

@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from xmclab.data import with_reader
+from xmclab.data.candidates import candidates_file
 from xmclab.data.propensity import Propensity
 from xmclab.data.tokens import Tokeniser
 from xmclab.data.validation import Opened, open_with_validation
@@ -101,7 +102,7 @@ def _in_folder(job: _Job) -> RunResult:
         stack.enter_context(deterministic(settings.deterministic))
         stack.enter_context(failures(settings.compile))
         if (folder / store.MANIFEST).is_file():
-            config, found = earlier_run(folder, config, job.opened.whole, job.strict)
+            config, found = earlier_run(folder, config, job.opened, job.strict)
             job = dataclasses.replace(job, config=config)
             if found is None:
                 note(job.console, f"{folder}: no checkpoint, so training starts from the beginning")
@@ -235,6 +236,7 @@ class _Job:
                 store.seal(folder)
 
         about = {"config": self.config.to_dict(), "data": self.opened.whole.fingerprint, "world": 1}
+        about["candidates"] = self.opened.candidates
         with (
             Display(self.console, settings.epochs, trainer.steps, settings.validate.metric, at.step) as display,
             Checkpoints(folder, trainer, best, self.signals, about, keep_model, at) as checkpoints,
@@ -278,8 +280,10 @@ class _Job:
 
 
 def _same_data(stage: Config, config: Config) -> bool:
-    """Whether a stage trains and validates on the same queries."""
-    return stage.data_key() == config.data_key() and stage.settings.validate == config.settings.validate
+    """Whether a stage trains and validates on the same queries, with the same file of negatives if any."""
+    files = candidates_file(stage), candidates_file(config)
+    same = stage.data_key() == config.data_key() and stage.settings.validate == config.settings.validate
+    return same and files[0] == files[1]
 
 
 def _of_stage(result: RunResult) -> dict[str, Any]:

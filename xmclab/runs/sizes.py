@@ -149,6 +149,16 @@ def mined_bytes(trainer: Trainer) -> int:
     return len(trainer.data.train) * (trainer.mining_depth * FLOAT + ID) if trainer.mines else 0
 
 
+def listed_bytes(trainer: Trainer) -> int:
+    """The lists of negatives that are made before training: those of a file, or as deep as an option says."""
+    if not trainer.draws_negatives or trainer.mines:
+        return 0
+    listed_NL, queries = trainer.data.train.candidates_NL, len(trainer.data.train)
+    deep = queries * min(getattr(trainer.miner, "depth", 0), trainer.data.num_labels)
+    entries = deep if listed_NL is None else listed_NL.nnz
+    return entries * FLOAT + (queries * ID if entries else 0)
+
+
 def state_bytes(trainer: Trainer) -> int:
     """Everything that a checkpoint holds: the model, its optimizers, and what the latest refresh left."""
     seen = view_bytes(trainer) + mined_bytes(trainer) if refreshes(trainer) else 0
@@ -168,6 +178,7 @@ def memory_parts(trainer: Trainer) -> list[Part]:
         *model_parts(trainer.model, where),
         Part("texts and targets", data_bytes(trainer), held=True),
         Part("tokens", sum(map(ragged_bytes, (trainer.query_tokens, trainer.label_tokens))), held=True),
+        Part("listed negatives", listed_bytes(trainer), lower="miner.depth, or a shorter file"),
         Part("score block", score_bytes(trainer), where, "training", lower=LOWER_STEP),
         *frozen_parts(trainer),
         *refresh_parts(trainer, where),
@@ -262,6 +273,7 @@ def data_bytes(trainer: Trainer) -> int:
 
 def split_bytes(split: Split) -> int:
     matrices = csr_bytes(split.targets_NL) + csr_bytes(split.filter_NL)
+    matrices += 0 if split.candidates_NL is None else csr_bytes(split.candidates_NL)
     return matrices + texts_bytes(split.texts) + texts_bytes(split.names)
 
 

@@ -48,8 +48,6 @@ from xmclab.training.streaming import all_labels, streams
 logger = logging.getLogger("xmclab.training")
 
 Record = dict[str, Any]
-
-
 Autocast = Callable[[], contextlib.AbstractContextManager[object]]
 
 
@@ -112,12 +110,14 @@ class Trainer:
         part: Part = contextlib.nullcontext,
         assets: Path | None = None,
         start: Start | None = None,
+        prepares: bool = True,
     ) -> None:
         """
         Args:
             part: context manager around each part of the work, such as `encode forward`, for timing.
             assets: what the encoder of an earlier trainer saved, whose weights the caller will load.
             start: weights to begin with, unless training is continued.
+            prepares: call `Miner.prepare`, if negatives are drawn; otherwise the caller does.
         """
         self.config, self.data, self.part = config, data, part
         self.settings = config.settings
@@ -154,9 +154,9 @@ class Trainer:
         weighted = self.settings.objective.label_weights != "none"
         self.streaming = {n for n in heads if streams(self.model.head(n), self.objectives[n], weighted)}
         self.all_labels = any(objective.needs_all for objective in self.objectives.values())
-        self.label_weight_L = self._label_weights()
-        self.inverse_propensity_L = self._inverse_propensities()
-
+        self.label_weight_L, self.inverse_propensity_L = self._label_weights(weighted)
+        if prepares and self.draws_negatives:
+            self.miner.prepare(data, self.exclude_NL, self.keys)
         steps_per_epoch = len(self.plan(0))
         self.steps = self.settings.epochs * steps_per_epoch
         self.refreshes = Refreshes(self.settings, steps_per_epoch, self.needs_views)
@@ -203,8 +203,13 @@ class Trainer:
 
     @property
     def mines(self) -> bool:
+        """Whether negatives are mined in views."""
+        return self.miner.needs_view and self.draws_negatives
+
+    @property
+    def draws_negatives(self) -> bool:
         """Whether mined negatives are used; a pool of all labels already has them."""
-        return self.miner.needs_view and self.eta > 0 and not self.all_labels
+        return self.eta > 0 and not self.all_labels
 
     @property
     def eta(self) -> int:
@@ -222,10 +227,7 @@ class Trainer:
         return "de" if "de" in self.model.head_names else self.model.head_names[0]
 
     def refresh(self, epoch: int, batch: int = 0) -> Record:
-        """Encode all queries and labels with the current model, and mine negatives from that view; its record.
-
-        Within an epoch, whose batches stay as they were planned, after this many of them.
-        """
+        """Encode all queries and labels with the current model, and mine negatives from that view; its record."""
         with self.part("refresh"):
             chunk = self.settings.encode.search_chunk
             head = self.view_head
@@ -251,12 +253,10 @@ class Trainer:
 
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
         """The batches of an epoch, as query ids."""
-        if self.resumed and self.resumed[0] == epoch:
-            self.planned = self.resumed
-        else:
-            batches = self.sampler.plan(self.rows_N, self.targets_NL, epoch, self.view, self.keys)
-            self.planned = epoch, batches
-        return self.planned[1]
+        if self.resumed is None or self.resumed[0] != epoch:
+            self.planned = epoch, self.sampler.plan(self.rows_N, self.targets_NL, epoch, self.view, self.keys)
+            return self.planned[1]
+        return self.resumed[1]
 
     def batches(self, plan: list[NDArray[np.int64]], first_step: int) -> Iterator[Prepared]:
         """The batches of a plan, each prepared in a thread during the previous step."""
@@ -412,10 +412,8 @@ class Trainer:
                 q_QD = head.queries(x_QD)
             if name in self.streaming:
                 seed_for = partial(self.keys.seed_for, f"rows {name}", step)
-                key_seed = self._key_seed(step, "label")
-                engine, scores = all_labels(
-                    head, objective, q_QD, prepared.truth, weight_P, seed_for, key_seed=key_seed
-                )
+                seed = self._key_seed(step, "label")
+                engine, scores = all_labels(head, objective, q_QD, prepared.truth, weight_P, seed_for, key_seed=seed)
                 rows = self.optimizers.rows
                 assert rows is not None, "a streaming head has a table"
                 if rows.at_once and total.requires_grad:  # what may stop the step must be known before an update
@@ -439,17 +437,13 @@ class Trainer:
             torch.autograd.backward(list(roots), list(roots.values()))
         return total.detach(), values
 
-    def _label_weights(self) -> torch.Tensor | None:
-        if self.settings.objective.label_weights == "none":
-            return None
-        weights_L = self._inverse_propensity_L()
-        return torch.from_numpy(weights_L / weights_L.mean()).float().to(self.device)
-
-    def _inverse_propensities(self) -> torch.Tensor | None:
-        if not any(objective.needs_propensities for objective in self.objectives.values()):
-            return None
-        return torch.from_numpy(self._inverse_propensity_L()).float().to(self.device)
-
-    def _inverse_propensity_L(self) -> NDArray[np.float64]:
+    def _label_weights(self, weighted: bool) -> tuple[Tensor | None, Tensor | None]:
+        """[L] the weights and the inverse propensities of all labels, each None where it is not used."""
+        needed = any(objective.needs_propensities for objective in self.objectives.values())
+        if not weighted and not needed:
+            return None, None
         propensity = propensity_of(self.data.name, self.settings.evaluate.propensity)
-        return inverse_propensity(self.targets_NL, propensity.a, propensity.b)
+        known_L = inverse_propensity(self.targets_NL, propensity.a, propensity.b)
+        both = known_L / known_L.mean(), known_L
+        weight_L, inverse_L = (torch.from_numpy(x_L).float().to(self.device) for x_L in both)
+        return weight_L if weighted else None, inverse_L if needed else None

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from xmclab import hookimpl, option, part
-from xmclab.api import Keys, Miner, View
+from xmclab.api import Dataset, Keys, Miner, View
 
 Ids = NDArray[np.int64]
 
@@ -162,6 +162,20 @@ class WritesInPlace(Remembers):
         self.shift[0] = int(1000 * abs(view.labels_LD[0, 0])) + (1 if view.labels_LD[0, 0] > 0 else 2)
 
 
+@dataclass
+class AddsUp(Uniform):
+    """Leaves out a label for every call of `prepare`."""
+
+    def __post_init__(self) -> None:
+        self.calls = 0
+
+    def prepare(self, data: Dataset, exclude_NL: sp.csr_array, keys: Keys) -> None:
+        self.calls += 1
+
+    def sample(self, rows_Q: Ids, n: int, exclude_NL: sp.csr_array, rng: np.random.Generator) -> Ids:
+        return super().sample(rows_Q, n, exclude_NL, np.random.default_rng([self.calls, rng.integers(1000)]))
+
+
 @hookimpl
 def xmclab_parts() -> list[object]:
     classes = {
@@ -175,6 +189,7 @@ def xmclab_parts() -> list[object]:
         "enough__replacement": WithReplacement,
         "enough__positives_mined": MinesPositivesToo,
         "pure__own_draws": OwnDraws,
+        "repeatable__adds_up": AddsUp,
         "unchanged__rows": SortsRows,
         "unchanged__view": NormalisesTheView,
         "resumed__forgets": ForgetsItsState,
