@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from xmclab import hookimpl
+from xmclab import PartRef, hookimpl, part
+
+
+@hookimpl
+def xmclab_parts() -> list[PartRef]:
+    return [
+        part("transform", "labels_as_queries", "xmclab_systems.labels_as_queries:LabelsAsQueries"),
+        part("transform", "gandalf", "xmclab_systems.gandalf:Gandalf"),
+    ]
 
 
 @hookimpl

@@ -18,6 +18,7 @@ from rich.console import Console
 from xmclab.data import with_reader
 from xmclab.data.propensity import Propensity
 from xmclab.data.tokens import Tokeniser
+from xmclab.data.transform import SLOT as TRANSFORM
 from xmclab.data.validation import Opened, open_with_validation
 from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, Problem, Stopped
 from xmclab.evaluation.report import print_table
@@ -256,6 +257,9 @@ class _Job:
         """Say what is about to be done."""
         data, settings, console = trainer.data, trainer.settings, self.console
         queries = f"{len(data.train)} training queries" + (f", {best.queries} validation queries" if best else "")
+        if data.original is not None:
+            chosen = self.config.choice(TRANSFORM)
+            note(console, f"transform={chosen}: {len(data.train)} training queries, made from {len(data.original)}")
         device = describe(trainer.device, settings.device)
         note(console, f"{data.name}: {queries}, {data.num_labels} labels, {trainer.steps} steps on {device}")
         if at.step:
@@ -274,7 +278,8 @@ class _Job:
 
 def _same_data(stage: Config, config: Config) -> bool:
     """Whether a stage trains and validates on the same queries."""
-    return stage.data_key() == config.data_key() and stage.settings.validate == config.settings.validate
+    alike = stage.data_key() == config.data_key() and stage.settings.validate == config.settings.validate
+    return alike and stage.parts.get(TRANSFORM) == config.parts.get(TRANSFORM)
 
 
 def _of_stage(result: RunResult) -> dict[str, Any]:

@@ -145,7 +145,7 @@ class Trainer:
         self.targets_NL, self.filter_NL = data.train.targets_NL, data.train.filter_NL
         self.exclude_NL = (self.targets_NL.astype(bool) + self.filter_NL.astype(bool)).tocsr()
         self.rows_N = np.flatnonzero(np.diff(self.targets_NL.indptr))
-        self.bands = frequency_bands(self.targets_NL)
+        self.bands = frequency_bands(data.real.targets_NL)
         if not len(self.rows_N):
             raise DataError(Problem(data.name, "no training query has a label"))
         de_share, heads = self.settings.objective.de_share, trained_heads(config)
@@ -194,7 +194,7 @@ class Trainer:
                 return self.fixed.all(side).to(self.device)
             return self.model.encode_all(tokens[side], side, chunk, self.device)
 
-        self.model.start_heads(encoded, self.data.train.targets_NL, known)
+        self.model.start_heads(encoded, self.data.train.targets_NL, known, self.data.real.targets_NL)
 
     @property
     def needs_views(self) -> bool:
@@ -452,4 +452,4 @@ class Trainer:
 
     def _inverse_propensity_L(self) -> NDArray[np.float64]:
         propensity = propensity_of(self.data.name, self.settings.evaluate.propensity)
-        return inverse_propensity(self.targets_NL, propensity.a, propensity.b)
+        return inverse_propensity(self.data.real.targets_NL, propensity.a, propensity.b)

@@ -37,6 +37,7 @@ VARIANTS = [
     ("head", "dual_encoder", {"bias": "prior", "popularity": 0.1, "normalise_at_search": True}),
     ("head", "classifier", {"bias": "mean", "normalise": True, "learn_temperature": True, "popularity": 0.1}),
     ("head", "classifier", {"bias": "label", "rows": "texts", "table_dtype": "bfloat16"}),
+    ("transform", "gandalf", {"threshold": 0.0, "most": 1}),
     ("search", "neighbours", {"neighbours": 1, "tail": 0.5, "weight": 0.0}),
 ]
 
