@@ -70,9 +70,9 @@ def check_same(found: Split, expected: Split, who: str) -> None:
         if ours != theirs:
             raise Broken(f"{who}: the {what} are {ours}, not {theirs}")
     for what in MATRICES:
-        dense = [sp.csr_array(getattr(each, what)).toarray() for each in (found, expected)]
-        if not np.array_equal(*dense):
-            raise Broken(f"{who}: {what} is\n{named(now=dense[0], before=dense[1])}")
+        now, before = (sp.csr_array(getattr(each, what)).toarray() for each in (found, expected))
+        if not np.array_equal(now, before):
+            raise Broken(f"{who}: {what} is\n{named(now=now, before=before)}")
 
 
 @LAWS.law(
