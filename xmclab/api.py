@@ -54,6 +54,7 @@ __all__ = [
     "Split",
     "Tokens",
     "Tracker",
+    "Transform",
     "Transformer",
     "View",
     "linear",
@@ -93,10 +94,16 @@ class Dataset:
     label_texts: Sequence[str]  # [L]
     label_names: Sequence[str]  # [L]
     fingerprint: str  # sha256 of the bytes it was read from
+    original: Split | None = None  # the training queries before any transform; None: there was none
 
     @property
     def num_labels(self) -> int:
         return len(self.label_texts)
+
+    @property
+    def real(self) -> Split:
+        """The training queries as they were read, which say how frequent a label is."""
+        return self.train if self.original is None else self.original
 
 
 @dataclass(frozen=True)
@@ -668,6 +675,18 @@ class Reader(ABC):
         By default another data set of this format. The caller checks that its labels are those of `data`.
         """
         return self.read(source)
+
+
+@dataclass
+class Transform(ABC):
+    """Changes what is trained on, such as by extra training queries. What is measured stays as it is."""
+
+    @abstractmethod
+    def apply(self, data: Dataset) -> Dataset:
+        """The data set with other training queries (`train`), and nothing else changed; a pure function.
+
+        Transforms are applied one after the other. `data.real` are the training queries without any of them.
+        """
 
 
 @dataclass

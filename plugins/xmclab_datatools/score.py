@@ -60,15 +60,10 @@ def score(
     plugin: Plugin = None,
 ) -> None:
     """Score the predictions of any program: xmclab score --pred P.txt --truth tst_Y.txt --train trn_Y.txt"""
-    from xmclab.data.propensity import FAMILIES, Propensity
     from xmclab.evaluation.scoring import DEPTH, Evaluator
     from xmclab_datatools.rankings import read_ranking
 
-    if propensity and family:
-        raise ConfigError(Problem("score", "give either --propensity or --family"))
-    wanted = _numbers(propensity) if propensity else None
-    wanted = Propensity(*FAMILIES[family], f"--family {family}") if family else wanted
-    ks = _cutoffs(cutoffs)
+    wanted, ks = _wanted(propensity, family), _cutoffs(cutoffs)
     depth = max(DEPTH, *ks)
     if source is None:
         truth_NL, train_NL, filter_NL, usual = _labels(truth, train, filter_, overrides)
@@ -118,9 +113,18 @@ def _labels(truth: Path | None, train: Path | None, filter_: Path | None, overri
     return truth_NL, train_NL, filter_NL, DEFAULT_PROPENSITY
 
 
-def _numbers(text: str) -> Propensity:
-    from xmclab.data.propensity import Propensity
+def _wanted(propensity: str | None, family: Family | None) -> Propensity | None:
+    """The propensities of an option; None: the usual ones."""
+    from xmclab.data.propensity import FAMILIES, Propensity
 
+    if propensity and family:
+        raise ConfigError(Problem("score", "give either --propensity or --family"))
+    if family:
+        return Propensity(*FAMILIES[family], f"--family {family}")
+    return Propensity(*_numbers(propensity), "--propensity") if propensity else None
+
+
+def _numbers(text: str) -> tuple[float, float]:
     try:
         a, b = map(float, text.split(","))
         if a < 0 or b <= 0:
@@ -129,14 +133,14 @@ def _numbers(text: str) -> Propensity:
         raise ConfigError(
             Problem(f"--propensity {text}", "must be A,B with A >= 0 and B > 0", "such as 0.55,1.5")
         ) from None
-    return Propensity(a, b, "--propensity")
+    return a, b
 
 
 def _cutoffs(text: str) -> tuple[int, ...]:
-    from xmclab.host.config import setting_options
+    from xmclab.host import default_registry, resolve
 
     try:
-        ks: tuple[int, ...] = setting_options()["evaluate.k"].convert(text)
+        ks: tuple[int, ...] = resolve(["baseline=none"], default_registry()).options()["evaluate.k"].convert(text)
     except ValueError as error:
         raise ConfigError(Problem("-k", str(error))) from None
     return ks

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         reduction_contract,
         sampler_contract,
         search_contract,
+        transform_contract,
     )
     from xmclab_kit.core import Broken, Examination, Law, Subject, Verdict, Violation
 
@@ -46,6 +47,7 @@ __all__ = [
     "reduction_contract",
     "sampler_contract",
     "search_contract",
+    "transform_contract",
 ]
 
 

@@ -19,6 +19,7 @@ MODULES = {
     "encoder": "encoders",
     "head": "heads",
     "search": "searches",
+    "transform": "transforms",
 }
 
 Test = Callable[..., None]
@@ -106,3 +107,8 @@ def head_contract(cls: type[Any], **options: Any) -> Test:
 def search_contract(cls: type[Any], **options: Any) -> Test:
     """A pytest test of the laws of a search, made with these options."""
     return _contract("search", cls, options)
+
+
+def transform_contract(cls: type[Any], **options: Any) -> Test:
+    """A pytest test of the laws of a transform, made with these options."""
+    return _contract("transform", cls, options)

@@ -13,6 +13,8 @@ def xmclab_parts() -> list[PartRef]:
     return [
         part("head", "label_residual", "xmclab_systems.label_residual:LabelResidual"),
         part("head", "label_clusters", "xmclab_systems.label_clusters:LabelClusters"),
+        part("transform", "labels_as_queries", "xmclab_systems.labels_as_queries:LabelsAsQueries"),
+        part("transform", "gandalf", "xmclab_systems.gandalf:Gandalf"),
     ]
 
 

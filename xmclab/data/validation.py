@@ -14,6 +14,7 @@ from xmclab.api import Dataset, Reader, Split
 from xmclab.data import READER, locate, merge_same_text, read_data, with_reader
 from xmclab.data.candidates import candidates_file, with_candidates
 from xmclab.data.holdout import Keys, filter_answers, key_of, rows_of, take
+from xmclab.data.transform import transformed
 from xmclab.errors import ConfigError, DataError, Problem
 from xmclab.host.config import Config
 
@@ -25,7 +26,7 @@ class Opened:
     """The data of a run."""
 
     whole: Dataset  # as others see it: its test queries are measured the same with validation and without
-    training: Dataset  # what is trained on: without the validation queries
+    training: Dataset  # what is trained on: without the validation queries, and transformed
     validation: Dataset | None  # has the validation queries as its test queries
     candidates: str = ""  # fingerprint of the file that the miner draws from
 
@@ -47,13 +48,23 @@ def open_with_validation(config: Config) -> Opened:
     whole = merge_same_text(config, data)
     if settings.file:
         validation = dataclasses.replace(data, test=_from_file(config, data))
-        return Opened(whole, whole, validation, candidates)
+        return Opened(whole, _training(config, data, whole), validation, candidates)
     if settings.share:
         train, held = _set_aside(data, settings.share)
         training = dataclasses.replace(data, train=train)
         validation = dataclasses.replace(training, test=held)
-        return Opened(whole, merge_same_text(config, training), validation, candidates)
-    return Opened(whole, whole, None, candidates)
+        return Opened(whole, _training(config, training), validation, candidates)
+    return Opened(whole, _training(config, data, whole), None, candidates)
+
+
+def _training(config: Config, data: Dataset, merged: Dataset | None = None) -> Dataset:
+    """What is trained on.
+
+    Args:
+        merged: the same data after `merge_same_text`, if it is there already.
+    """
+    made = transformed(config, data)
+    return merged if made is data and merged is not None else merge_same_text(config, made)
 
 
 def _set_aside(data: Dataset, share: float) -> tuple[Split, Split]:

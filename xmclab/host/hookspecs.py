@@ -29,6 +29,7 @@ KINDS = (
     "index",
     "search",
     "reader",
+    "transform",
     "tracker",
     "baseline",
 )

@@ -239,6 +239,7 @@ HEADS = ("de", "clf")
 
 SLOTS: dict[str, Slot] = {
     "reader": Slot("reader", AUTO, settled_later=True, keeps=("text",)),
+    "transform": Slot("transform", NONE, optional=True, several=True),
     "encoder": Slot("encoder", "bag"),
     "head.de": Slot("head", "dual_encoder", optional=True),
     "head.clf": Slot("head", "classifier", optional=True),

@@ -81,17 +81,22 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def start_heads(
-        self, encoded: Callable[[Side], Tensor], targets_NL: sp.csr_array, known: Sequence[str] = ()
+        self,
+        encoded: Callable[[Side], Tensor],
+        targets_NL: sp.csr_array,
+        known: Sequence[str] = (),
+        real_NL: sp.csr_array | None = None,
     ) -> None:
         """Let heads initialise themselves from the data.
 
         Args:
             encoded: gives x_ND of all training queries, or of all labels.
             known: heads that need not, as their weights are loaded.
+            real_NL: targets by which labels are counted; None: the same.
         """
         heads = [self.head(name) for name in self.heads if name not in known]
         for head in heads:
-            head.count(targets_NL)
+            head.count(targets_NL if real_NL is None else real_NL)
         if waiting := [head for head in heads if head.starts_from_texts]:
             x_ND, x_LD = encoded("query"), encoded("label")
             for head in waiting:

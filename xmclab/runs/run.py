@@ -19,6 +19,7 @@ from xmclab.data import with_reader
 from xmclab.data.candidates import candidates_file
 from xmclab.data.propensity import Propensity
 from xmclab.data.tokens import Tokeniser
+from xmclab.data.transform import SLOT as TRANSFORM
 from xmclab.data.validation import Opened, open_with_validation
 from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, Problem, Stopped
 from xmclab.evaluation.report import print_table
@@ -261,6 +262,9 @@ class _Job:
         """Say what is about to be done."""
         data, settings, console = trainer.data, trainer.settings, self.console
         queries = f"{len(data.train)} training queries" + (f", {best.queries} validation queries" if best else "")
+        if data.original is not None:
+            chosen = self.config.choice(TRANSFORM)
+            note(console, f"transform={chosen}: {len(data.train)} training queries, made from {len(data.original)}")
         device = describe(trainer.device, settings.device)
         note(console, f"{data.name}: {queries}, {data.num_labels} labels, {trainer.steps} steps on {device}")
         if text := presets.suggestion(self.config, data):
@@ -283,7 +287,7 @@ def _same_data(stage: Config, config: Config) -> bool:
     """Whether a stage trains and validates on the same queries, with the same file of negatives if any."""
     files = candidates_file(stage), candidates_file(config)
     same = stage.data_key() == config.data_key() and stage.settings.validate == config.settings.validate
-    return same and files[0] == files[1]
+    return same and files[0] == files[1] and stage.parts.get(TRANSFORM) == config.parts.get(TRANSFORM)
 
 
 def _of_stage(result: RunResult) -> dict[str, Any]:

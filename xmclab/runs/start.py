@@ -19,7 +19,9 @@ from xmclab.system.reading import read_json
 from xmclab.training.start import ENCODER, Start, prefix_of
 
 # What only training needs is replaced by built-in parts, so that its plugins need not be installed.
-WITHOUT_TRAINING = ("loss=ds", "reduction=psl", "sampler=random", "miner=none", "tracker=none", "baseline=none")
+WITHOUT_TRAINING = (
+    *("loss=ds", "reduction=psl", "sampler=random", "miner=none", "transform=none", "tracker=none", "baseline=none"),
+)
 NETWORK = "encoder.network."  # weights that an export of a transformer keeps in a format of its own
 
 

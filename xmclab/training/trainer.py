@@ -145,7 +145,7 @@ class Trainer:
         self.targets_NL, self.filter_NL = data.train.targets_NL, data.train.filter_NL
         self.exclude_NL = (self.targets_NL.astype(bool) + self.filter_NL.astype(bool)).tocsr()
         self.rows_N = np.flatnonzero(np.diff(self.targets_NL.indptr))
-        self.bands = frequency_bands(self.targets_NL)
+        self.bands = frequency_bands(data.real.targets_NL)
         if not len(self.rows_N):
             raise DataError(Problem(data.name, "no training query has a label"))
         de_share, heads = self.settings.objective.de_share, trained_heads(config)
@@ -194,7 +194,7 @@ class Trainer:
                 return self.fixed.all(side).to(self.device)
             return self.model.encode_all(tokens[side], side, chunk, self.device)
 
-        self.model.start_heads(encoded, self.data.train.targets_NL, known)
+        self.model.start_heads(encoded, self.data.train.targets_NL, known, self.data.real.targets_NL)
 
     @property
     def needs_views(self) -> bool:
@@ -443,7 +443,7 @@ class Trainer:
         if not weighted and not needed:
             return None, None
         propensity = propensity_of(self.data.name, self.settings.evaluate.propensity)
-        known_L = inverse_propensity(self.targets_NL, propensity.a, propensity.b)
+        known_L = inverse_propensity(self.data.real.targets_NL, propensity.a, propensity.b)
         both = known_L / known_L.mean(), known_L
         weight_L, inverse_L = (torch.from_numpy(x_L).float().to(self.device) for x_L in both)
         return weight_L if weighted else None, inverse_L if needed else None

@@ -41,6 +41,7 @@ VARIANTS = [
     ("head", "label_residual", {"rows": "xavier", "table_dtype": "bfloat16", "normalise": False}),
     ("head", "label_clusters", {"clusters": 2, "private": 0, "projection": "none", "dim": 0}),
     ("head", "label_clusters", {"rows": "zeros", "table": "dense_adamw", "unit_texts": False, "popularity": 0.1}),
+    ("transform", "gandalf", {"threshold": 0.0, "most": 1}),
     ("search", "neighbours", {"neighbours": 1, "tail": 0.5, "weight": 0.0}),
 ]
 
