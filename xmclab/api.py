@@ -146,12 +146,13 @@ class Transformer:
 
 @dataclass(frozen=True)
 class View:
-    """Vectors of all queries and labels from the current model (dropout off), computed every `refresh_every` epochs."""
+    """Vectors of all queries and labels from the current model (dropout off), computed at every refresh."""
 
-    epoch: int  # the epoch that follows
+    epoch: int  # the epoch of the step that follows
     queries_ND: NDArray[np.float32]  # search vectors of all training queries
     labels_LD: NDArray[np.float32]  # search vectors of all labels
     device: str = "cpu"  # device of the run, which searches should use
+    batch: int = 0  # batches of that epoch before it; above 0, they were planned with an earlier view
 
 
 @dataclass(frozen=True)
@@ -462,6 +463,11 @@ class Head(nn.Module, ABC):
         return F.normalize(self.labels(x_PD, labels_P).float(), dim=-1)
 
     @property
+    def searched_at_unit_length(self) -> bool:
+        """Whether search vectors are at unit length, apart from a bias; for exports."""
+        return True
+
+    @property
     def label_rows(self) -> nn.Module | None:
         """Optional: the `RowTable` whose row l alone determines the vector of label l, through `of_rows`.
 
@@ -477,7 +483,7 @@ class Head(nn.Module, ABC):
         raise NotImplementedError(f"{type(self).__name__} has no table of label rows")
 
     def query_projection(self) -> tuple[nn.Linear, Literal["tanh", "none"]] | None:
-        """Optional: the linear map and activation of `queries`, if it does nothing else but dropout and normalisation.
+        """Optional: the linear map and activation of searched queries, if only dropout and normalisation come with it.
 
         Used by exports for sentence-transformers.
         """
@@ -491,7 +497,7 @@ class Head(nn.Module, ABC):
 class Sampler(ABC):
     """Which queries form a batch."""
 
-    needs_view: ClassVar[bool] = False  # true: `plan` gets a new view every `refresh_every` epochs
+    needs_view: ClassVar[bool] = False  # true: `plan` gets the view of the latest refresh
 
     batch_size: int = option(1024, "queries per batch", ge=1)
 
@@ -512,7 +518,7 @@ class Sampler(ABC):
 class Miner(ABC):
     """The source of negatives for a query, besides the positives of other queries."""
 
-    needs_view: ClassVar[bool] = False  # true: `refresh` is called with a view every `refresh_every` epochs
+    needs_view: ClassVar[bool] = False  # true: `refresh` is called with a new view, as often as the settings say
 
     index: Index = field(init=False, repr=False, compare=False)  # of the run, not yet built; for use in `refresh`
 
@@ -654,7 +660,9 @@ class Reader(ABC):
 
 @dataclass
 class Baseline(ABC):
-    """A method without training, shown next to the model for comparison."""
+    """Another method, shown next to the model for comparison."""
+
+    trains: ClassVar[bool] = False  # takes minutes rather than seconds: used by name only, never through `baseline=all`
 
     @abstractmethod
     def rank(self, data: Dataset, k: int) -> Ranking:

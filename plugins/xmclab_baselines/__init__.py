@@ -1,4 +1,4 @@
-"""Baselines without training, shown beside a model: TF-IDF against label texts, and TF-IDF nearest neighbours."""
+"""Baselines on TF-IDF features, shown beside a model: similar texts, and linear programs that train."""
 
 from __future__ import annotations
 
@@ -10,4 +10,6 @@ def xmclab_parts() -> list[xmclab.PartRef]:
     return [
         xmclab.part("baseline", "tfidf_labels", "xmclab_baselines.tfidf:TfidfLabels"),
         xmclab.part("baseline", "tfidf_neighbours", "xmclab_baselines.tfidf:TfidfNeighbours"),
+        xmclab.part("baseline", "one_vs_all", "xmclab_baselines.linear:OneVsAll"),
+        xmclab.part("baseline", "napkinxc", "xmclab_baselines.napkinxc:NapkinXC"),
     ]

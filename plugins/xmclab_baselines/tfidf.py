@@ -28,7 +28,7 @@ class TfidfLabels(Baseline):
     """Labels whose text has the largest TF-IDF cosine with the query."""
 
     def rank(self, data: Dataset, k: int) -> Ranking:
-        queries_NF, labels_LF = _features(data, data.label_texts)
+        queries_NF, labels_LF = features(data, data.label_texts)
         cosines = Similarities(queries_NF, labels_LF)
         return _rank(((block, cosines.of(block)) for block in cosines.blocks()), data.test.filter_NL, k)
 
@@ -40,7 +40,7 @@ class TfidfNeighbours(Baseline):
     neighbours: int = option(20, "training queries that vote", ge=1)
 
     def rank(self, data: Dataset, k: int) -> Ranking:
-        cosines = Similarities(*_features(data, data.train.texts))
+        cosines = Similarities(*features(data, data.train.texts))
         targets_ML = data.train.targets_NL.astype(np.bool_).astype(np.float32)
 
         def votes(block: slice) -> sp.csr_array:
@@ -78,7 +78,7 @@ class Similarities:
             start = stop
 
 
-def _features(data: Dataset, others: Sequence[str]) -> tuple[sp.csr_array, sp.csr_array]:
+def features(data: Dataset, others: Sequence[str]) -> tuple[sp.csr_array, sp.csr_array]:
     """TF-IDF rows of the test queries and of other texts; the words and their idf are those of all training texts."""
     featuriser = Featuriser(words=True, sublinear=True).fit(JoinedTexts(data.train.texts, data.label_texts))
     queries, rest = (featuriser.to_csr(featuriser.transform(texts)) for texts in (data.test.texts, others))

@@ -1,4 +1,4 @@
-"""The untrained baselines beside a bench: measured once per data set, and cached beside its cells."""
+"""The baselines beside a bench: measured once per data set, and cached beside its cells."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from xmclab.host import Config, Registry, exception_line, resolve
 from xmclab_bench.baselines import measured
 from xmclab_bench.cells import Keys
 from xmclab_bench.document import Baselines, Document, Group, Wanted, compare
+from xmclab_bench.predictions import scored
 from xmclab_bench.run_folder import read_run
 from xmclab_bench.runner import run_jobs
 from xmclab_bench.spec import Cell, LeftOut, Spec, resolve_cells
@@ -51,6 +52,7 @@ def run_bench(
     fingerprint = spec.fingerprint
     spec = replace(spec, base=(*CELL, *spec.base))
     found, refused = resolve_cells(spec, registry)
+    predictions = scored(spec.predictions, [config for _, config in found])  # reports what is wrong before training
     keys = Keys()
     failures: list[LeftOut] = []
     searched: dict[str, Any] | None = None
@@ -75,7 +77,8 @@ def run_bench(
         spec.columns,
         spec.reference,
         fingerprint,
-        _baselines([job.cell for job in jobs if job.done], registry, keys, cells, console),
+        _baselines([job.cell for job in jobs if job.done], spec.beside, registry, keys, cells, console),
+        predictions,
         searched,
         spec.tuned,
     )
@@ -107,11 +110,11 @@ def _tuned(
 
 
 def _baselines(
-    cells: Sequence[Cell], registry: Registry, keys: Keys, folder: Path, console: Console
+    cells: Sequence[Cell], beside: Sequence[str], registry: Registry, keys: Keys, folder: Path, console: Console
 ) -> list[Baselines]:
     """The baselines that the spec asks for; none, and a note, if they cannot be measured."""
     try:
-        return measured((resolve(cell.overrides[len(CELL) :], registry) for cell in cells), keys, folder)
+        return measured((resolve((*cell.overrides[len(CELL) :], *beside), registry) for cell in cells), keys, folder)
     except Exception as error:  # a comparison that took hours does not fail for them
         console.print(f"no baselines: {exception_line(error)}", style="dim", markup=False, highlight=False)
         return []

@@ -78,6 +78,7 @@ def bench(
 
 def _list_cells(spec: Spec, registry: Registry) -> None:
     from xmclab.data import open_data
+    from xmclab_bench.predictions import scored
     from xmclab_bench.spec import resolve_cells
 
     found, refused = resolve_cells(replace(spec, tuned={}) if spec.tune else spec, registry)
@@ -85,6 +86,8 @@ def _list_cells(spec: Spec, registry: Registry) -> None:
         note("each row is tuned first; what is chosen for it comes on top")
     for config in {config.data_key(): config for _, config in found}.values():
         open_data(config)  # reports missing data now
+    for each in scored(spec.predictions, [config for _, config in found]):
+        note(f"beside them: {each.name}, predictions in {each.file}")
     for cell, _ in found:
         line = f"{cell.row}{cell.column and ', ' + cell.column}, seed {cell.seed}: {' '.join(cell.overrides)}"
         print(printable(line))

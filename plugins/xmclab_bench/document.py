@@ -8,9 +8,11 @@
  "data":     [{"name", "sha256", "train", "test", "labels", "propensity"}],        one, unless runs of several are shown
  "environment",                                                    of the first run
  "rows":     [{"name", "column", "search", "metrics": {P@1: {"mean", "sd", "values", "best"}}, "bands", "target"}],
- "baselines": [{"name", "data", "metrics"}],                       untrained; data: its sha256
+ "baselines": [{"name", "data", "metrics"}],                       data: its sha256
+ "predictions": [{"name", "file", "data", "metrics"}],             of other programs
  "groups":   [{"name", "column", "seeds", "epochs", "state", "measures", "curves", "pool", "differs"}],   all searches
- "tests":    [{"search", "column", "metric", "a", "b", "value", "low", "high", "p"}],      a, b: rows of a search
+ "tests":    [{"search", "column", "metric", "a", "b", "value", "low", "high", "p"}],      a, b: rows of a search;
+                                                                                          b: or predictions
  "heads":    [{"name", "column", "metric", "a", "b", "value", "low", "high", "p"}],        a, b: searches of a row
  "left_out": [{"name", "column", "seed", "reason"}],                             cells that failed or cannot exist
  "tuning":   {"trials", "metric",                                                null if rows were not tuned
@@ -32,6 +34,7 @@ from typing import Any
 from xmclab.errors import DataError, Problem
 from xmclab.system.limits import BeyondLimit
 from xmclab.system.reading import read_json
+from xmclab_bench.predictions import Predictions
 from xmclab_bench.run_folder import CONFIG, TARGET, Run
 from xmclab_bench.statistics import Points, difference, drawn, flipped
 from xmclab_bench.verdict import judged
@@ -44,6 +47,7 @@ KEYS = (
 LATER: Mapping[str, Any] = {  # keys that documents of earlier versions lack
     **dict.fromkeys(("reference", "fingerprint", "command", "date"), ""),
     "baselines": [],
+    "predictions": [],
     "tuning": None,
     "chosen": {},
 }
@@ -61,7 +65,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Baselines:
-    """The metrics of untrained baselines on the test queries of a data set."""
+    """The metrics of baselines on the test queries of a data set."""
 
     data: str  # its sha256
     metrics: Mapping[str, Mapping[str, float]]  # by name
@@ -83,6 +87,7 @@ class Wanted:
     reference: str = ""  # the row to compare with; empty: the best
     fingerprint: str = ""
     baselines: Sequence[Baselines] = ()
+    predictions: Sequence[Predictions] = ()
     tuning: Mapping[str, Any] | None = None
     chosen: Mapping[str, Sequence[str]] = field(
         default_factory=dict
@@ -109,10 +114,14 @@ def compare(groups: Sequence[Group], wanted: Wanted) -> Document:
         "fingerprint": wanted.fingerprint,
         "rows": rows,
         "baselines": list(_baselines(wanted)),
+        "predictions": [
+            {"name": each.name, "file": each.file, "data": each.data, "metrics": _once(each.metrics, wanted)}
+            for each in wanted.predictions
+        ],
         "groups": [
             _group(group, wanted, differing) for group, differing in zip(groups, _differing(groups), strict=True)
         ],
-        "tests": list(_tests(groups, wanted)),
+        "tests": [*_tests(groups, wanted), *_tests_of_predictions(groups, wanted)],
         "heads": list(_heads(groups, wanted)),
         "left_out": list(wanted.left_out),
         "tuning": wanted.tuning,
@@ -128,10 +137,12 @@ def _baselines(wanted: Wanted) -> Iterable[dict[str, Any]]:
         for name, metrics in some.metrics.items():
             first.setdefault((some.data, name), metrics)
     for (data, name), metrics in first.items():
-        shown = {
-            metric: {**summary_of([metrics[metric]]), "best": False} for metric in wanted.metrics if metric in metrics
-        }
-        yield {"name": name, "data": data, "metrics": shown}
+        yield {"name": name, "data": data, "metrics": _once(metrics, wanted)}
+
+
+def _once(metrics: Mapping[str, float], wanted: Wanted) -> dict[str, dict[str, Any]]:
+    """The wanted metrics of something that was measured once."""
+    return {metric: {**summary_of([metrics[metric]]), "best": False} for metric in wanted.metrics if metric in metrics}
 
 
 def document_at(path: Path) -> Path | None:
@@ -279,6 +290,16 @@ def _tests(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:
                 seeds = {tuple(run.seed for run in group.runs) for group in beside}
                 for found in _differences(points, same_seeds=len(seeds) == 1):
                     yield {"search": search, "column": column, **found}
+
+
+def _tests_of_predictions(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:
+    """Every row in every search and metric against the predictions for its data."""
+    for group, search, each in itertools.product(groups, wanted.searches, wanted.predictions):
+        shared = [metric for metric in wanted.metrics if metric in each.metrics]
+        if shared and set(_data_of([group])) == {each.data}:
+            points = {group.name: _points(group, search, shared), each.name: [each.points.of(shared)]}
+            for found in _differences(points, same_seeds=False):
+                yield {"search": search, "column": group.column, **found}
 
 
 def _heads(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:

@@ -10,7 +10,7 @@ from string import Template
 from xmclab import __version__
 from xmclab_bench.document import Document
 from xmclab_bench.run_folder import MEASURES
-from xmclab_bench.tables import baselines, chosen, footnote, remarks
+from xmclab_bench.tables import beside, chosen, footnote, remarks
 
 
 def page(document: Document) -> str:
@@ -19,7 +19,7 @@ def page(document: Document) -> str:
     files = {name: (folder / name).read_text(encoding="utf-8") for name in ("page.html", "page.css", "page.js")}
     shown = {
         **document,
-        "baselines": baselines(document),
+        "baselines": beside(document),
         "footnote": footnote(document),
         "remarks": remarks(document),
         "settings": chosen(document),

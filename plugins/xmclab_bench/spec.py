@@ -18,9 +18,12 @@ measures: [train, memory, pool]           what is shown beside the metrics, of `
 target: P@1=40                            for the measure `target`: training seconds until a search reaches it
 reference: SC; SC                         the row that differences are shown against; by default the best
 budget: steps                             or `time`: as many epochs as take the time of the first row
+unfit: refuse                             or `skip`: list the rows that no config allows, and compare the others
+predictions:                              files of other programs, as `xmclab score` reads them, shown beside the rows
+  XR-Linear: pecos/{data}.txt             {data} is the name of the data set
 
 Rows, and the values of the grid, are combined; a combination that no config allows (a binary loss under a softmax
-reduction) is skipped and listed, unless that leaves a row or a value without any cell.
+reduction) is skipped and listed, unless that leaves a row or a value without any cell (see `unfit`).
 """
 
 from __future__ import annotations
@@ -43,16 +46,29 @@ if TYPE_CHECKING:
     from xmclab.host import Config, Registry
 
 SEED = "seed"
+BASELINE = "baseline"
 SHOWN = 20  # unknown keys
 SEARCHES = ("de", "clf", "de+clf")
 VOTES = ("nn", "de+nn", "clf+nn", "de+clf+nn")  # shown if asked for
 METRIC = re.compile(r"(P|PSP|nDCG|PSnDCG|R|PSR)@[1-9][0-9]*")
 METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")  # shown unless the spec names others
 BUDGETS = ("steps", "time")
-GROUPS = ("rows", "tuned", "space", "grid")  # keys that hold others
-KEYS = ("base", *GROUPS, "columns", "searches", "metrics", "measures", "target", "budget", "reference")
+UNFIT = ("refuse", "skip")
+GROUPS = ("rows", "tuned", "space", "grid", "predictions")  # keys that hold others
+KEYS = ("base", *GROUPS, "columns", "searches", "metrics", "measures", "target", "budget", "reference", "unfit")
 
-ONLY_SHOWN = ("title", "searches", "metrics", "measures", "target", "notes", "reference")
+ONLY_SHOWN = (
+    "title",
+    "searches",
+    "metrics",
+    "measures",
+    "target",
+    "notes",
+    "reference",
+    "unfit",
+    "beside",
+    "predictions",
+)
 
 
 @dataclass(frozen=True)
@@ -95,6 +111,9 @@ class Spec:
     tuned: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by row: settings chosen on validation
     space: Mapping[str, Value] = field(default_factory=dict)  # what tuning tries; empty: what the options declare
     tune: bool = False  # rows are tuned before they are compared
+    unfit: Literal["refuse", "skip"] = "refuse"  # rows that no config allows
+    beside: tuple[str, ...] = ()  # overrides that choose the baselines
+    predictions: Mapping[str, str] = field(default_factory=dict)  # by name: the file, with `{data}` for the data set
 
     @property
     def fingerprint(self) -> str:
@@ -126,7 +145,8 @@ def load_spec(name: str, overrides: Sequence[str]) -> Spec:
     """The spec of this name or file, changed by what was typed.
 
     `KEY=a,b` with a key of the grid (or `seed`) replaces its values; `metrics=`, `searches=`, `columns=`, `measures=`,
-    `target=`, `budget=` and `reference=` replace those of the spec; anything else is an override of every cell.
+    `target=`, `budget=`, `reference=` and `unfit=` replace those of the spec; `predictions.NAME=FILE` adds a file;
+    anything else is an override of every cell, or of the baselines beside them.
 
     Raises:
         ConfigError: with every problem of the spec.
@@ -176,7 +196,7 @@ def _refuse_useless(spec: Spec, cells: Sequence[Cell], refused: Sequence[LeftOut
                 problems.setdefault(
                     text, Problem(f"{spec.name}: {text}", f"none of its cells can run: {refusal.reason}")
                 )
-    if problems:
+    if problems and spec.unfit == "refuse":
         raise ConfigError(*problems.values())
 
 
@@ -235,6 +255,7 @@ class _Reader:
         self.grid: dict[str, tuple[str, ...]] = {}
         self.tuned: dict[str, tuple[str, ...]] = {}
         self.space: dict[str, Value] = {}
+        self.predictions: dict[str, str] = {}
         self.values: dict[str, tuple[Entry, tuple[str, ...]]] = {}
         self.notes: list[str] = []
         for entry in read_recipe(path):
@@ -261,6 +282,8 @@ class _Reader:
             self.tuned[name] = values
         elif group == "space" and name:
             self.space[name] = entry.value
+        elif group == "predictions" and name:
+            self._take_predictions(name, entry)
         elif entry.key in KEYS and group not in GROUPS:
             self.values[entry.key] = entry, values
         else:
@@ -268,12 +291,21 @@ class _Reader:
             if self.unknown <= SHOWN:
                 self.problems.append(Problem(entry.where, "unknown key", did_you_mean(group, KEYS)))
 
+    def _take_predictions(self, name: str, entry: Entry) -> None:
+        if isinstance(entry.value, str) and entry.value:
+            self.predictions[name] = entry.value
+        else:
+            self.problems.append(Problem(entry.where, "predictions are a file", f"such as runs/{name}/{{data}}.txt"))
+
     def _override(self, text: str) -> None:
         key, equals, value = text.partition("=")
+        group, _, name = key.partition(".")
         if not equals or not key:
             self.problems.append(Problem(text, "an override is KEY=VALUE", "such as epochs=2 or seed=0,1"))
         elif key in self.grid or key == SEED:
             self.grid[key] = split_list(value)
+        elif group == "predictions" and name:
+            self._take_predictions(name, Entry(key, value, "override", text))
         elif key in KEYS and key not in ("base", *GROUPS):
             self.values[key] = Entry(key, value, "override", key), split_list(value)
         else:
@@ -301,7 +333,7 @@ class _Reader:
         spec = Spec(
             name=self.path.stem,
             title=summary(self.path) or self.path.stem,
-            base=tuple(self.base),
+            base=tuple(text for text in self.base if not _below(text, BASELINE)),
             rows=self.rows or {"": ()},
             grid=self.grid,
             columns=columns,
@@ -314,10 +346,15 @@ class _Reader:
             reference=self._text("reference"),
             tuned=self.tuned,
             space=self.space,
+            unfit="skip" if self._names("unfit", UNFIT, ("refuse",)) == ("skip",) else "refuse",
+            beside=tuple(text for text in self.base if _below(text, BASELINE)),
+            predictions=self.predictions,
         )
         rows = {cell.row for cell in spec.cells()} if not self.problems else {spec.reference}
         if spec.reference and spec.reference not in rows:
             self._wrong("reference", f"there is no row {spec.reference!r}", did_you_mean(spec.reference, rows))
+        for name in self.predictions.keys() & rows:
+            self.problems.append(Problem(f"predictions.{name}", "a row has this name", "choose another"))
         for row in self.tuned.keys() - self.rows.keys():
             hint = did_you_mean(row, self.rows)
             self.problems.append(Problem(f"{self.path}: tuned.{row}", "there is no such row", hint))

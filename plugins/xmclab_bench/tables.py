@@ -43,7 +43,7 @@ class Value:
 class Line:
     """A row of a table: its name, search and column, and its values by heading."""
 
-    section: str  # lines of a section stand together; empty: the baselines
+    section: str  # lines of a section stand together; empty: baselines and predictions
     labels: tuple[str, ...]
     values: Mapping[str, Value | None]
 
@@ -58,13 +58,13 @@ class Sheet:
 
 
 def sheet(document: Document) -> Sheet:
-    """The numbers of a comparison: a line for every baseline, then for every row, column and search."""
+    """The numbers of a comparison: a line for every baseline and prediction, then for every row, column and search."""
     columns = any(row["column"] for row in document["rows"])
     labels = ("row", *((document["columns"] or "column",) if columns else ()), "search")
     measures = {(group["name"], group["column"]): group["measures"] for group in document["groups"]}
     headings = (*document["metrics"], *(MEASURES[name].heading for name in document["measures"]))
     lines = []
-    for baseline in baselines(document):
+    for baseline in beside(document):
         of_metric = {metric: _value(baseline["metrics"].get(metric), 2) for metric in document["metrics"]}
         blank = ("",) * (len(labels) - 1)
         lines.append(Line("", (baseline["name"], *blank), dict.fromkeys(headings) | of_metric))
@@ -78,13 +78,15 @@ def sheet(document: Document) -> Sheet:
     return Sheet(labels, headings, lines)
 
 
-def baselines(document: Document) -> list[dict[str, Any]]:
-    """The baselines, named by their data too if there are several data sets."""
+def beside(document: Document) -> list[dict[str, Any]]:
+    """The baselines and predictions, named by their data too if there are several data sets, and what they are."""
     data = {each["sha256"]: each["name"] for each in document["data"]}
-    several = len({each["data"] for each in document["baselines"]}) > 1
+    found = [{"told": "baseline", **each} for each in document["baselines"]]
+    found += [{"told": f"read from {each['file']}", **each} for each in document["predictions"]]
+    several = len({each["data"] for each in found}) > 1
     return [
         {**each, "name": f"{each['name']} ({data.get(each['data'], each['data'])})" if several else each["name"]}
-        for each in document["baselines"]
+        for each in found
     ]
 
 
@@ -110,7 +112,10 @@ def footnote(document: Document) -> str:
         parts.append(f"Bold or *: better than {rivals} (paired tests, Holm, p < 0.05).")
     if document["baselines"]:
         names = dict.fromkeys(each["name"] for each in document["baselines"])
-        parts.append(f"Untrained, and not tested: {', '.join(names)}.")
+        parts.append(f"Baselines, not tested: {', '.join(names)}.")
+    if document["predictions"]:
+        names = dict.fromkeys(each["name"] for each in document["predictions"])
+        parts.append(f"Predictions of other programs, from files: {', '.join(names)}.")
     if tuning := document["tuning"]:
         parts.append(
             f"Each row: the best of {tuning['trials']} random trials by {tuning['metric']} on validation queries."

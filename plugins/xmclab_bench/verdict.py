@@ -82,6 +82,7 @@ class _Place:
     bands: Mapping[str, Mapping[int, tuple[float, float]]]  # of tuned rows, by the number of trials
     scores: Mapping[str, Mapping[str, float]]  # of tuned rows, by the settings of a trial
     trials: int
+    outside: Mapping[tuple[str, str], Difference]  # of a row and the predictions of another program
 
     def significant(self, pairs: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
         """The pairs that differ, the higher row first; Holm's correction is over the given pairs."""
@@ -136,7 +137,9 @@ def _verdict(document: Mapping[str, Any], column: str, search: str, metric: str)
         best, told = _compared(place, tested)
     if told:
         where = f"{document['columns'] or 'column'}={column}, " if column else ""
-        told = [f"{where}{metric} of {search}: {told[0]}", *told[1:], *_reservations(document, place, tested, column)]
+        others = () if single else _beside(place, leader)
+        reservations = _reservations(document, place, tested, column)
+        told = [f"{where}{metric} of {search}: {told[0]}", *told[1:], *others, *reservations]
     sentences = [f"{text}." for text in told]
     return {
         "column": column,
@@ -154,12 +157,13 @@ def _place(document: Mapping[str, Any], column: str, search: str, metric: str) -
         for row in document["rows"]
         if (row["column"], row["search"]) == (column, search) and metric in row["metrics"]
     }
-    differences = {}
+    differences, outside = {}, {}
     for test in document["tests"]:
         if (test["column"], test["search"], test["metric"]) == (column, search, metric):
             a, b, value, low, high, p = (test[key] for key in ("a", "b", "value", "low", "high", "p"))
-            differences[a, b] = Difference(value, low, high, p)
-            differences[b, a] = Difference(-value, -high, -low, p)
+            found = differences if b in rows else outside
+            found[a, b] = Difference(value, low, high, p)
+            found[b, a] = Difference(-value, -high, -low, p)
     tuning = document.get("tuning") or {"trials": 0, "rows": []}
     bands = {
         row["name"]: {
@@ -182,7 +186,7 @@ def _place(document: Mapping[str, Any], column: str, search: str, metric: str) -
         if row["column"] == column
     }
     ordered = dict(sorted(rows.items(), key=lambda item: -item[1]["mean"]))
-    return _Place(ordered, differences, bands, scores, tuning["trials"])
+    return _Place(ordered, differences, bands, scores, tuning["trials"], outside)
 
 
 def _compared(place: _Place, tested: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -254,6 +258,20 @@ def _by(place: _Place, rows: Sequence[str], behind: Sequence[str], all_of_them: 
         return f"{all_of_them}, by {place.span(list(itertools.product(rows, behind)))} points (95 % intervals)"
     spans = [f"{_told(other)} by {place.span([(row, other) for row in rows])}" for other in behind]
     return f"{_names(spans)} points (95 % intervals)"
+
+
+def _beside(place: _Place, leader: str) -> Iterator[str]:
+    """How the predictions of other programs stand to the highest row."""
+    pairs = [pair for pair in place.outside if pair[0] == leader]
+    for pair, p in zip(pairs, holm([place.outside[pair].p for pair in pairs]), strict=True):
+        value, name = place.outside[pair].value, _told(pair[1])
+        if p >= SIGNIFICANT:
+            yield f"The predictions {name} cannot be told apart from {_told(leader)}"
+        else:
+            found = place.outside[pair if value > 0 else pair[::-1]]
+            where = "behind" if value > 0 else "ahead of"
+            span = f"{found.low:.1f} to {found.high:.1f} points (95 % interval)"
+            yield f"The predictions {name} are {where} {_told(leader)}, by {span}"
 
 
 def _reservations(document: Mapping[str, Any], place: _Place, tested: Sequence[str], column: str) -> Iterator[str]:

@@ -205,6 +205,8 @@ def table(subject: Subject, example: Rows) -> None:
 )
 def gradients(subject: Subject) -> None:
     head, (x_ND, x_LD) = built(subject).train(), subject.once(encoded)
+    if not any(p.requires_grad for p in head.parameters()):  # the gradient is that of the encoder
+        x_ND = x_ND.clone().requires_grad_()
 
     def value() -> Tensor:
         s_QP = head.queries(x_ND) @ labels_of(head, x_LD, list(range(LABELS))).T

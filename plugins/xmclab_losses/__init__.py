@@ -12,6 +12,7 @@ def xmclab_parts() -> list[PartRef]:
         part("loss", "infonce", "xmclab_losses.infonce:InfoNCE"),
         part("loss", "smooth_softmax", "xmclab_losses.smooth_softmax:SmoothSoftmax"),
         part("loss", "soft_topk", "xmclab_losses.soft_topk:SoftTopK"),
+        part("loss", "snm", "xmclab_losses.snm:StochasticNegativeMining"),
         part("loss", "triplet", "xmclab_losses.triplet:Triplet"),
         part("loss", "bce", "xmclab_losses.bce:BinaryCrossEntropy"),
         part("loss", "smooth_bce", "xmclab_losses.smooth_bce:SmoothBCE"),

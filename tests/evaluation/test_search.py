@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from xmclab.api import Index
+from xmclab.api import Index, Ranking, Side
 from xmclab.evaluation.search import Space, best, rank, scores_of_pairs
-from xmclab.model.model import Vectors
+from xmclab.host.registry import default_registry
+from xmclab.model.model import Model, Vectors
 from xmclab.plan.indexes.exact import Exact
+from xmclab.serve.export import write_export
+from xmclab.serve.open import open_predictor
+from xmclab.training.trainer import Trainer
 
 QUERIES, LABELS = 6, 11
 
@@ -107,3 +114,58 @@ def test_filter_pairs_are_left_out_of_every_ranking(small_trainer: Callable[...,
         ranking = rank(part, name, queries, space, data.test.filter_NL, 100)
         assert ranking.ids_NK.shape == (len(data.test), 100)
         assert not (ranking.ids_NK[rows] == columns[:, None]).any()
+
+
+PLAIN = ["head.de.normalise=false", "head.de.projection=none", "head.de.dim=0", "head.de.activation=none"]
+PLAIN += ["head.clf.projection=none", "head.clf.dim=0", "head.clf.rows=normal", "head.clf.rows_std=0.5"]
+PLAIN += ["head.clf.normalise=false", "head.clf.bias=none", "head.clf.normalise_at_search=false"]
+
+
+def plain_scores(model: Model, texts: Sequence[str], labels: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    """The inner product of every query and label, one number after another."""
+
+    def encoded(texts: Sequence[str], side: Side) -> list[list[float]]:
+        encoder = model.encoder.eval()
+        with torch.no_grad():
+            return [encoder(encoder.collate(encoder.tokenise([text])), side)[0].double().tolist() for text in texts]
+
+    queries, tables = encoded(texts, "query"), {"de": encoded(labels, "label")}
+    tables["clf"] = model.get_parameter("heads.clf.psi.weight").double().tolist()
+    found = {
+        head: np.array([[math.fsum(a * b for a, b in zip(q, z, strict=True)) for z in table] for q in queries])
+        for head, table in tables.items()
+    }
+    return {**found, "de+clf": found["de"] + found["clf"]}
+
+
+def assert_ranked(ranking: Ranking, s_NL: NDArray[np.float64]) -> None:
+    np.testing.assert_array_equal(ranking.ids_NK, np.argsort(-s_NL, axis=1, kind="stable")[:, :9])
+    np.testing.assert_allclose(ranking.scores_NK, -np.sort(-s_NL, axis=1)[:, :9], rtol=1e-4)
+
+
+def test_un_normalised_searches_of_runs_and_exports_rank_by_inner_products(
+    train: Callable[..., Path], tmp_path: Path
+) -> None:
+    run = train(tmp_path / "run", *PLAIN)
+    registry, texts = default_registry(), ["a database for the web", "music player", "perl library"]
+    predictor = open_predictor(run, registry, "cpu")
+    write_export(predictor, run, tmp_path / "export", None)
+    expected = plain_scores(predictor.model, texts, predictor.labels.texts)
+    norms = np.linalg.norm(predictor.space.vectors("de").numpy(), axis=1)
+    assert norms.std() > 0.05 * norms.mean()  # or the order would be that of cosines
+    for answering in (predictor, open_predictor(tmp_path / "export", registry, "cpu")):
+        for search in ("de", "clf", "de+clf"):
+            assert_ranked(answering.rank(texts, 9, search), expected[search])
+
+
+def test_un_normalised_views_are_mined_by_inner_products(small_trainer: Callable[..., Trainer]) -> None:
+    trainer = small_trainer(*PLAIN, "miner=ann", "pool.eta=3", "refresh_every=3", "epochs=4")
+    trainer.refresh(3)
+    chosen = [0, 5, 9]
+    texts = [trainer.data.train.texts[row] for row in chosen]
+    s_NL = plain_scores(trainer.model, texts, trainer.data.label_texts)["de"]
+    state = trainer.miner.state()
+    assert state is not None
+    for row, s_L in zip(chosen, s_NL, strict=True):
+        s_L[trainer.exclude_NL[[row]].indices] = -np.inf
+        assert state["hard"][row].tolist() == np.argsort(-s_L, kind="stable")[:9].tolist()

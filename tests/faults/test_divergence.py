@@ -171,16 +171,26 @@ def test_a_sound_step_can_be_repeated_too(
     assert -1.01 <= low < high <= 1.01
 
 
-@pytest.mark.parametrize("overrides", [[], ["sampler=cluster", "miner=ann", "refresh_every=1"]], ids=["plain", "mined"])
-def test_the_first_step_of_an_epoch_can_be_repeated(
+@pytest.mark.parametrize(
+    ("overrides", "first", "epoch"),
+    [
+        ([], 5, 0),
+        (["sampler=cluster", "miner=ann", "refresh_every=1"], 5, 0),
+        (["sampler=cluster", "miner=ann", "refresh_steps=3"], 6, 1),
+    ],
+    ids=["plain", "mined", "mined within an epoch"],
+)
+def test_the_first_step_of_an_epoch_or_after_a_refresh_can_be_repeated(
     call: Call,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     small_config: Callable[..., Config],
     overrides: list[str],
+    first: int,
+    epoch: int,
 ) -> None:
-    """Its checkpoint ends the epoch before, and a refresh may be due in between."""
-    step, first = Trainer.step, 5
+    """Its checkpoint comes before the refresh, which may be due in between."""
+    step = Trainer.step
 
     def fails(self: Trainer, number: int, prepared: Any) -> Any:
         if number == first:
@@ -190,14 +200,14 @@ def test_the_first_step_of_an_epoch_can_be_repeated(
     config = small_config(*overrides)
     run(config, tmp_path / "undisturbed", QUIET)
     records = [json.loads(line) for line in (tmp_path / "undisturbed" / "metrics.jsonl").read_text().splitlines()]
-    [expected] = [record for record in records if record.get("step") == first]
+    [expected] = [record for record in records if record["event"] == "step" and record["step"] == first]
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "step", fails)
         with pytest.raises(DivergedError):
             run(config, tmp_path / "run", QUIET)
     found = checkpoints.newest(tmp_path / "run")
     assert found
-    assert (found.at.epoch, found.at.step) == (0, first)
+    assert (found.at.epoch, found.at.step) == (epoch, first)
     code, out, err = call("replay", tmp_path / "run", "--json")
     assert code == 0, err
     document = json.loads(out)

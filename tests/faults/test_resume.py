@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 
 from xmclab.runs import checkpoints, shards, store
+from xmclab.runs.lock import claimed
 from xmclab.runs.measure import Queries
 from xmclab.runs.run import run
 from xmclab.training.trainer import Trainer
 
 MINED = ["epochs=4", "sampler=cluster", "miner=ann", "refresh_every=1", "evaluate.every=2", "optim.decay=0.1"]
+STEPWISE = ["epochs=4", "sampler=cluster", "miner=ann", "refresh_steps=3", "evaluate.every=2", "optim.decay=0.1"]
 VALIDATED = ["epochs=4", "validate.share=0.2", "sampler=cluster", "refresh_every=2", "head.clf.table=adagrad"]
 STREAMED = ["epochs=2", "reduction.clf=pal_n", "head.clf.table_dtype=bfloat16", "encoder.feature_dropout=0.3"]
 RESIDUAL = ["epochs=2", "encoder.hidden=8", "head.clf.bias=label", "search=neighbours", "encoder.table=sgd"]
@@ -36,12 +38,21 @@ Make = Callable[[Sequence[str]], Any]
     [
         (MINED, [(Trainer, "step", 4), (Trainer, "step", 7), (Trainer, "step", 5)]),
         (MINED, [(Trainer, "see", 2), (Queries, "_rank", 1), (Queries, "_rank", 2)]),
+        (STEPWISE, [(Trainer, "see", 2), (Trainer, "step", 4), (Queries, "_rank", 1), (Trainer, "step", 1)]),
         (VALIDATED, [(Trainer, "step", 9), (Queries, "_rank", 2), (Trainer, "step", 2)]),
         (VALIDATED, [(store, "save_model", 1), (Queries, "baselines", 1), (store, "save_points", 1)]),
         (STREAMED, [(Trainer, "step", 3), (Trainer, "step", 6)]),
         (RESIDUAL, [(Trainer, "step", 8), (store, "save_search", 1)]),
     ],
-    ids=["training", "refresh and evaluation", "validation", "the end", "streamed bfloat16", "other parts"],
+    ids=[
+        "training",
+        "refresh and evaluation",
+        "refreshes in steps",
+        "validation",
+        "the end",
+        "streamed bfloat16",
+        "other parts",
+    ],
 )
 def test_a_killed_run_goes_on_as_if_nothing_had_happened(
     mortal: Make, undisturbed: Make, signal_at: Any, overrides: list[str], deaths: list[tuple[Any, str, int]]
@@ -133,7 +144,7 @@ def test_files_of_others_are_not_swept(mortal: Make) -> None:
     others = [victim.folder / name for name in (".config.yaml.swp", ".notes.txt.12", ".config.yaml", "config.yaml.1")]
     for path in others:
         path.touch()
-    with store.claimed(victim.folder, "", resume=True):
+    with claimed(victim.folder, "", resume=True):
         assert all(path.is_file() for path in others)
 
 

@@ -80,6 +80,18 @@ def test_a_signal_saves_and_the_run_goes_on_as_if_nothing_had_happened(
     assert victim.resumed == [saved]
 
 
+@pytest.mark.parametrize(("call", "saved"), [(1, 3), (2, 6)])
+def test_a_signal_in_a_refresh_within_an_epoch_saves_the_step_before_it(
+    mortal: Make, undisturbed: Make, stopped: Any, call: int, saved: int
+) -> None:
+    overrides = [*MINED, "refresh_steps=3"]
+    victim = mortal([*overrides, "checkpoint.every=1000"])
+    stop = stopped(victim, Trainer, "see", call, signal.SIGTERM)
+    assert f"saved after step {saved};" in str(stop)
+    assert victim.ends() == undisturbed(overrides)
+    assert victim.resumed == [saved]
+
+
 def test_with_validation_the_best_epoch_so_far_is_saved_too(mortal: Make, undisturbed: Make, stopped: Any) -> None:
     overrides = ["epochs=4", "validate.share=0.2", "head.clf.table=adagrad"]
     victim = mortal([*overrides, "checkpoint.every=1000"])

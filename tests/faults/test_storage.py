@@ -29,6 +29,7 @@ from rich.console import Console
 from xmclab.errors import StorageError
 from xmclab.host.config import Config
 from xmclab.runs import checkpoints, shards, store
+from xmclab.runs.lock import claimed
 from xmclab.runs.run import run
 from xmclab.training.trainer import Trainer
 
@@ -410,7 +411,7 @@ def test_a_folder_in_use_is_refused_with_its_process(stopped: Any, call: Call, t
     go, busy = tmp_path / "go", tmp_path / "busy"
 
     def hold() -> None:
-        with store.claimed(folder, "", resume=True):
+        with claimed(folder, "", resume=True):
             busy.write_text(str(os.getpid()))
             while not go.exists():
                 time.sleep(0.01)
@@ -429,7 +430,7 @@ def test_a_folder_in_use_is_refused_with_its_process(stopped: Any, call: Call, t
 
 
 def test_of_two_runs_that_start_together_one_trains(tmp_path: Path, small_config: Callable[..., Config]) -> None:
-    with store.claimed(tmp_path / "run", ""), pytest.raises(StorageError, match="in use by process"):
+    with claimed(tmp_path / "run", ""), pytest.raises(StorageError, match="in use by process"):
         run(small_config(), tmp_path / "run", QUIET)
     assert not (tmp_path / "run").exists()
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from xmclab.host.config import CHOICES, Config
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
+from xmclab.host.schema import SHORT
 
 RECIPES = ("unidec", "unidec_paper", "unidec_release", "unidec_transformer", "depsl")
 
@@ -33,7 +34,7 @@ def test_every_option_that_can_be_set_is_listed(registry: Registry) -> None:
     assert {"epochs", "pool.beta", "encoder.lr", "head.de.bias", "loss.clf.focal.gamma"} <= options.keys()
     assert "loss.de.focal.gamma" not in options
     keys = {key for key, _, _ in config.explain() if key not in CHOICES}
-    assert {"data.source" if key == "data" else key for key in keys} <= options.keys() | {"baseline.neighbours"}
+    assert {SHORT.get(key, key) for key in keys} <= options.keys() | {"baseline.neighbours"}
     for key in ("pool.beta", "encoder.lr", "loss.clf.focal.gamma"):
         value = options[key].default
         assert (
@@ -93,6 +94,14 @@ def test_all_installed_baselines_are_named_in_the_config(registry: Registry, mor
     assert resolve([], more).choice("baseline") == "few+many+tfidf_labels+tfidf_neighbours"
     assert again(config, tmp_path, more).parts["baseline"] == config.parts["baseline"]
     assert resolve(["baseline=none", "baseline=all"], more).parts == resolve([], more).parts
+
+
+def test_a_baseline_that_trains_is_used_by_name_only(registry: Registry) -> None:
+    assert {"napkinxc", "one_vs_all"} <= set(registry.names("baseline"))
+    assert resolve([], registry).choice("baseline") == "tfidf_labels+tfidf_neighbours"
+    chosen = resolve(["baseline=tfidf_labels+one_vs_all", "baseline.delta=0.1"], registry)
+    assert chosen.choice("baseline") == "tfidf_labels+one_vs_all"
+    assert chosen.make_all("baseline")["one_vs_all"].delta == 0.1
 
 
 def test_an_option_goes_to_each_baseline_that_has_it_or_to_one(more: Registry, tmp_path: Path) -> None:

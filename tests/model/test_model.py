@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from xmclab.data import open_dataset
+from xmclab.errors import ConfigError
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
 from xmclab.model.model import Model, with_constant
@@ -56,3 +57,11 @@ def test_vectors_are_those_of_their_texts_whatever_the_chunks(trainer: Trainer, 
 def test_no_texts_have_no_vectors(trainer: Trainer) -> None:
     nothing = trainer.query_tokens.take(np.zeros(0, np.int64))
     assert trainer.model.query_vectors(nothing, 8) == {}
+
+
+def test_a_width_that_a_head_cannot_have_is_named_with_its_key() -> None:
+    config = resolve([*SMALL, "head.clf.projection=residual"], default_registry())
+    with pytest.raises(
+        ConfigError, match=r"head\.clf\.dim=8: projection=residual keeps .* encoder, 16 \(set it to 0\)"
+    ):
+        Trainer(config, open_dataset("tiny", "title", default_registry()))

@@ -18,7 +18,7 @@ from xmclab.api import Batch
 from xmclab.objectives.truth import Truth
 from xmclab.plan.csr import row_pairs
 from xmclab.plan.miners.random import RandomMiner
-from xmclab.plan.pool import build_batch, draw_positives
+from xmclab.plan.pool import build_batch, draw_positives, draw_repeatedly
 
 
 @dataclass
@@ -146,6 +146,86 @@ def test_cap_keeps_the_fill_order(case: Case, with_mined: bool) -> None:
     assert all(set(some) <= set(row) and len(set(some)) == len(some) for some, row in zip(sampled, truth, strict=True))
     batch = case.build(cap=cap, mined_QE=mined)
     assert batch.labels_P.tolist() == naive_pool(sampled, mined.tolist(), truth, cap)
+
+
+def drawn_repeatedly(case: Case) -> list[list[int]]:
+    """The labels that each query draws with replacement, with repetitions."""
+    true = row_pairs(case.targets, case.rows)
+    entries = draw_repeatedly(case.rows, case.targets, case.beta, np.random.default_rng(case.seed))
+    return [true.column_E[entries[true.row_E[entries] == place]].tolist() for place in range(len(case.rows))]
+
+
+def most_brought(brought: list[list[int]], pool: list[int]) -> list[int]:
+    """Labels outside the pool, by how often they were brought, then by id."""
+    times: dict[int, int] = {}
+    for row in brought:
+        for label in row:
+            if label >= 0 and label not in pool:
+                times[label] = times.get(label, 0) + 1
+    return sorted(times, key=lambda label: (-times[label], label))
+
+
+def released_pool(
+    sampled: list[list[int]], mined: list[list[int]], truth: list[list[int]], cap: int, gap: int
+) -> list[int]:
+    """The pool of the authors' program: sampled positives, then negatives, then positives where the gap is exceeded."""
+    pool = most_brought(sampled, [])
+    if len(pool) > cap:
+        return sorted(pool[:cap])
+    if cap - len(pool) > gap:
+        pool += most_brought(mined, pool)[: cap - len(pool)]
+    if cap - len(pool) > gap:
+        pool += most_brought(truth, pool)[: cap - len(pool)]
+    return sorted(pool)
+
+
+@settings(max_examples=300, deadline=None)
+@given(cases(), st.integers(0, 8))
+def test_with_replacement_and_a_gap_it_is_the_pool_of_the_authors_program(case: Case, gap: int) -> None:
+    cap = max(case.cap, 1)
+    truth = [np.flatnonzero(row).tolist() for row in case.targets.toarray()[case.rows]]
+    sampled = drawn_repeatedly(case)
+    assert [len(some) for some in sampled] == [case.beta if row else 0 for row in truth]
+    assert all(set(some) <= set(row) for some, row in zip(sampled, truth, strict=True))
+    batch = case.build(cap=cap, replacement=True, gap=gap)
+    assert batch.labels_P.tolist() == released_pool(sampled, case.mined.tolist(), truth, cap, gap)
+    rows, columns, _ = (part[batch.drawn_E] for part in batch.positives)
+    drawn = set(zip(batch.rows_Q[rows].tolist(), batch.labels_P[columns].tolist(), strict=True))
+    pairs = {(row, label) for row, some in zip(case.rows.tolist(), sampled, strict=True) for label in some}
+    assert drawn == {pair for pair in pairs if pair[1] in batch.labels_P}
+    uncapped = {label for some in sampled for label in some} | set(case.mined.ravel().tolist()) - {-1}
+    assert case.build(cap=0, replacement=True, gap=gap).labels_P.tolist() == sorted(uncapped)
+
+
+@settings(deadline=None)
+@given(cases(), st.integers(0, 8))
+def test_a_gap_draws_the_same_positives(case: Case, gap: int) -> None:
+    cap = max(case.cap, 1)
+    truth = [np.flatnonzero(row).tolist() for row in case.targets.toarray()[case.rows]]
+    batch = case.build(cap=cap, gap=gap)
+    assert batch.labels_P.tolist() == released_pool(case.draws(), case.mined.tolist(), truth, cap, gap)
+
+
+def test_a_gap_by_hand() -> None:
+    targets = sp.csr_array(np.array([[1, 1, 1, 0, 0]], dtype=np.float32))
+    nothing, mined = sp.csr_array(targets.shape, dtype=np.float32), np.array([[4]])
+
+    def size(gap: int) -> int:
+        rng = np.random.default_rng(0)
+        return len(build_batch(np.array([0]), targets, nothing, mined, 1, 4, rng, gap=gap).labels_P)
+
+    assert [size(gap) for gap in range(5)] == [4, 4, 2, 1, 1]
+
+
+def test_a_label_drawn_twice_by_a_query_counts_twice() -> None:
+    """The only label of one query, drawn twice, outnumbers two different draws of another, whatever the ids."""
+    targets = sp.csr_array(np.array([[1, 1, 0], [0, 0, 1]], dtype=np.float32))
+    nothing, no_mined = sp.csr_array(targets.shape, dtype=np.float32), np.empty((2, 0), dtype=np.int64)
+    for seed in range(20):
+        own = draw_repeatedly(np.array([0, 1]), targets, 2, np.random.default_rng(seed))[:2].tolist()
+        rng = np.random.default_rng(seed)
+        batch = build_batch(np.arange(2), targets, nothing, no_mined, 2, 1, rng, replacement=True)
+        assert batch.labels_P.tolist() == ([own[0]] if own[0] == own[1] else [2])
 
 
 def test_fill_order_by_hand() -> None:

@@ -63,9 +63,13 @@ def test_a_checkpoint_holds_views_only_where_one_is_made(small_trainer: Callable
     assert sizes.view_bytes(viewing) == view.queries_ND.nbytes + view.labels_LD.nbytes
 
 
+@pytest.mark.parametrize("project_in", ["always", "training"])
 @pytest.mark.parametrize("bias", ["none", "label"])
-def test_the_width_of_search_vectors_is_known(small_trainer: Callable[..., Trainer], bias: str) -> None:
-    trainer = small_trainer(f"head.de.bias={bias}", f"head.clf.bias={bias}", "head.clf.dim=12")
+def test_the_width_of_search_vectors_is_known(
+    small_trainer: Callable[..., Trainer], bias: str, project_in: str
+) -> None:
+    biases = f"head.de.bias={bias}", f"head.clf.bias={bias}"
+    trainer = small_trainer(*biases, "head.clf.dim=12", "head.de.dim=10", f"head.de.project_in={project_in}")
     vectors = trainer.model.label_vectors(trainer.label_tokens, 256)
     assert {name: sizes.search_width(trainer, name) for name in vectors} == {n: v.shape[1] for n, v in vectors.items()}
 

@@ -52,6 +52,43 @@ def test_refresh_steps_and_evaluations_come_in_their_order() -> None:
     ]
 
 
+def test_a_refresh_within_an_epoch_changes_negatives_and_leaves_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is prepared while the miner is refreshed; the batches of the next epoch come from the new view."""
+    made = trainer("epochs=3", "sampler=cluster", "sampler.batch_size=320", "refresh_steps=6", "pool.eta=2")
+    per_epoch, seen, planned, preparing = made.refreshes.steps_per_epoch, [], [], []
+    assert per_epoch == 4
+    refresh, plan, prepare = made.refresh, made.plan, made.prepare
+
+    def refreshing(epoch: int, batch: int) -> Any:
+        assert not preparing
+        return refresh(epoch, batch)
+
+    def planning(epoch: int) -> Any:
+        planned.append((epoch, made.view and (made.view.epoch, made.view.batch), plan(epoch)))
+        return planned[-1][2]
+
+    def prepared(step: int, rows: Any) -> Any:
+        preparing.append(step)
+        try:
+            epoch, batch = divmod(step, per_epoch)
+            assert rows is planned[epoch][2][batch]
+            found = prepare(step, rows)
+            seen.append((step, found.batch.missing == 2 * len(rows)))
+            return found
+        finally:
+            preparing.pop()
+
+    for name, function in (("refresh", refreshing), ("plan", planning), ("prepare", prepared)):
+        monkeypatch.setattr(made, name, function)
+    logged: list[tuple[Any, ...]] = []
+    fit(made, lambda record: logged.append((record["event"], record.get("step"))), dict)
+    assert seen == [(step, step < 6) for step in range(12)]
+    assert [(epoch, view) for epoch, view, _ in planned] == [(0, None), (1, None), (2, (1, 2))]
+    steps = [("step", step) for step in range(12)]
+    assert logged[:-1] == [*steps[:6], ("refresh", 6), *steps[6:]]
+    assert made.mining_depth == 2 * 2
+
+
 def test_without_a_rhythm_it_is_measured_at_the_end_alone() -> None:
     assert records(trainer("epochs=2", "refresh_every=5", "evaluate.every=0"))[-2:] == [("measured",), ("eval", 2)]
     assert records(trainer("epochs=2", "refresh_every=5", "evaluate.every=2")).count(("measured",)) == 1

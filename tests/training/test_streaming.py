@@ -245,6 +245,11 @@ def test_no_tensor_of_a_step_grows_with_queries_times_labels() -> None:
     assert largest(300) == largest(1500) == 64 * 32 + 1  # and the spare cell
 
 
+# Rows without a projection of the queries, of any length, with a velocity.
+PLAIN = ["loss.clf=bce", "head.clf.projection=none", "head.clf.dim=0", "head.clf.rows=normal"]
+PLAIN += ["head.clf.table=momentum", "head.clf.table_momentum=0.5", "head.clf.table_lr=0.1"]
+
+
 def make_trainer(*overrides: str) -> Trainer:
     small = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.clf.dim=16", "optim.warmup=0"]
     config = resolve([*small, "reduction.clf=pal_n", *overrides], default_registry())
@@ -265,6 +270,7 @@ def take_steps(made: Trainer, steps: int = 3) -> list[dict[str, Any]]:
         ["head.clf.table=adagrad"],
         ["head.de=none", "loss.clf=supcon", "head.clf.normalise=on", "objective.label_weights=propensity"],
         ["loss.clf=bce", "reduction.clf=ova_n", "encode.chunk=13", "head.clf.table=sgd", "head.clf.table_lr=10"],
+        [*PLAIN, "head.de=none", "reduction.clf=ova", "reduction.clf.cells=sum", "head.clf.dropout=0.5"],
     ],
 )
 def test_the_trainer_streams_to_the_same_weights(
@@ -308,8 +314,10 @@ def test_a_number_that_is_not_finite_stops_before_the_table_is_updated(clip: flo
     assert torch.equal(made.model.head("clf").psi.weight, before)
 
 
-def test_rows_in_bfloat16_learn() -> None:
-    made = make_trainer("head.de=none", "head.clf.table_dtype=bfloat16", "head.clf.table=adagrad", "optim.clip=0")
+@pytest.mark.parametrize("parts", [["head.clf.table=adagrad"], [*PLAIN, "head.clf.table=sgd", "reduction.clf=ova"]])
+def test_rows_in_bfloat16_learn(parts: list[str]) -> None:
+    made = make_trainer("head.de=none", "head.clf.table_dtype=bfloat16", "optim.clip=0", *parts)
+    assert made.streaming == {"clf"}
     assert made.model.head("clf").psi.weight.dtype == torch.bfloat16
     prepared = made.prepare(0, made.rows_N[:40])
     losses = [made.step(step, prepared)["loss"] for step in range(10)]

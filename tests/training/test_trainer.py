@@ -23,6 +23,7 @@ from xmclab.model.heads.classifier import Classifier
 from xmclab.model.heads.dual_encoder import DualEncoder
 from xmclab.model.model import Model
 from xmclab.objectives.truth import Truth
+from xmclab.plan.pool import build_batch
 from xmclab.training.batches import Chunk, Prepared
 from xmclab.training.trainer import Trainer
 
@@ -109,6 +110,21 @@ def test_the_objective_knows_what_each_query_drew(small_trainer: Callable[..., A
     losses = [made.backward(0, batch)[0] for batch in (prepared, prepared, forgetful)]
     assert losses[0] == losses[1] != losses[2]
     assert small_trainer("reduction=pol", "reduction.clf=pal_n").prepare(0, made.rows_N[:64]).truth.drawn_E is None
+
+
+def test_the_pool_follows_its_settings(small_trainer: Callable[..., Any]) -> None:
+    made = small_trainer("pool.beta=2", "pool.cap=120", "pool.replacement=true", "pool.gap=60", "miner=random")
+    rows = made.rows_N[:64]
+    mined_QE = made.miner.sample(rows, made.eta, made.exclude_NL, made.keys.rng("negatives", 3))
+    rng = made.keys.rng("pool", 3)
+    expected = build_batch(rows, made.targets_NL, made.filter_NL, mined_QE, 2, 120, rng, replacement=True, gap=60)
+    batch = made.prepare(3, rows).batch
+    assert np.array_equal(batch.labels_P, expected.labels_P)
+    assert np.array_equal(batch.drawn_E, expected.drawn_E)
+    for other in ("pool.replacement=false", "pool.gap=0"):
+        settings = ("pool.beta=2", "pool.cap=120", "pool.replacement=true", "pool.gap=60", "miner=random", other)
+        labels_P = small_trainer(*settings).prepare(3, rows).batch.labels_P
+        assert not np.array_equal(labels_P, expected.labels_P)
 
 
 def test_compile_compiles_the_encoder(monkeypatch: pytest.MonkeyPatch, small_trainer: Callable[..., Any]) -> None:

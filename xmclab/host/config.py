@@ -10,7 +10,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from xmclab.host.options import Option, construct, options_of
-from xmclab.host.recipes import Entry
+from xmclab.host.recipes import STAGES, Entry, below, stage_of
 from xmclab.host.registry import Registry
 from xmclab.host.schema import EXPRESSIONS, NONE, SHORT, SHORTHANDS, SLOTS, Settings
 from xmclab.objectives.expr import TermSpec
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 SEVERAL = "+"  # between the parts of a slot that takes several
 LONG = {long: short for short, long in SHORT.items()}
-STAGES = "stages"  # keys of a stage begin with it and the stage's name
 CHOICES = {slot: slot_.default for slot, slot_ in SLOTS.items()} | EXPRESSIONS
 
 
@@ -92,8 +91,8 @@ class Config:
         tree = self.to_dict()
         return json.dumps([tree["data"], tree["reader"]], sort_keys=True)
 
-    def with_part(self, slot: str, part: ChosenPart) -> Config:
-        """The same config with another part in a slot."""
+    def with_part(self, slot: str, part: ChosenPart | None) -> Config:
+        """The same config with another part in a slot, or none."""
         return dataclasses.replace(self, parts={**self.parts, slot: part})
 
     def with_option(self, slot: str, name: str, value: Any) -> Config:
@@ -172,9 +171,22 @@ class Config:
     def _explain_stages(self) -> Iterable[tuple[str, Any, str]]:
         """Everything about the earlier stages, and one value of this one, which names it after them."""
         for name, config in self.earlier.items():
-            yield from ((f"{STAGES}.{name}.{key}", value, source) for key, value, source in config.explain())
+            found = [*config.explain(), *config._unlike(self)]
+            yield from ((f"{STAGES}.{name}.{key}", value, source) for key, value, source in found)
         if self.earlier:
             yield f"{STAGES}.{self.stage}.epochs", self.settings.epochs, self.sources.get("epochs", "default")
+
+    def _unlike(self, other: Config) -> Iterable[tuple[str, Any, str]]:
+        """Options of the same losses that are set in the other config only, which this one would otherwise inherit."""
+        for head, loss in self.losses.items():
+            theirs = other.losses.get(head)
+            for key in theirs.dotted.keys() - loss.dotted.keys() if theirs else ():
+                term = next((term for term in loss.terms if below(key, term.name)), None)
+                if term and theirs and theirs.expression == loss.expression:
+                    name = below(key, term.name)
+                    options = options_of(self.registry.get("loss", term.name))
+                    value = term.weight if name == "weight" else term.options.get(name, options[name].default)
+                    yield f"loss.{head}.{key}", value, f"default of {term.name}"
 
 
 def _explain_options(slot: str, part: ChosenPart, sources: Mapping[str, str]) -> Iterable[tuple[str, Any, str]]:
@@ -216,12 +228,6 @@ def recipe_key(key: str) -> str:
     return SHORT.get(key) or (choice_key(key) if key in CHOICES else key)
 
 
-def stage_of(key: str) -> str:
-    """The stage that a key belongs to: `phi` of `stages.phi.epochs`; empty for a key of all stages."""
-    name, _, inner = below(key, STAGES).partition(".")
-    return name if inner else ""
-
-
 def addresses(key: str) -> list[tuple[str, str]]:
     """The (slot or expression, option) pairs a key addresses; empty option: the choice itself; none for a setting."""
     for place in CHOICES:
@@ -234,8 +240,3 @@ def addresses(key: str) -> list[tuple[str, str]]:
         if key == short or option:
             return [(place, option) for place in places]
     return []
-
-
-def below(key: str, prefix: str) -> str:
-    """The rest of a key after a prefix and its dot."""
-    return key.removeprefix(f"{prefix}.") if key.startswith(f"{prefix}.") else ""

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from xmclab.errors import ConfigError, Problem, XmclabError
-from xmclab.host.config import CHOICES, addresses, below, stage_of
-from xmclab.host.recipes import Entry, Layer, group, is_file_name, name_of, read_plain, read_recipe
+from xmclab.host.config import CHOICES, addresses
+from xmclab.host.recipes import Entry, Layer, below, group, is_file_name, name_of, read_plain, read_recipe, stage_of
 from xmclab.host.registry import Registry
 from xmclab.host.schema import NONE
 

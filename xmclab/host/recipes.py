@@ -31,6 +31,7 @@ from xmclab.system.files import path_inside
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 BASE = "base"
+STAGES = "stages"  # keys of a stage begin with it and the stage's name
 PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")}
 MADE_WITH = "made with plugin="  # starts the first comment of a recipe whose parts came from plugin files
 QUOTED = re.compile("'([^']*)'")
@@ -54,6 +55,17 @@ class Entry:
     value: Value
     source: str  # who set it, for `--why`: `unidec_paper.yaml:3`, with the comment of that line behind a colon
     where: str  # the place to name in error messages
+
+
+def below(key: str, prefix: str) -> str:
+    """The rest of a key after a prefix and its dot."""
+    return key.removeprefix(f"{prefix}.") if key.startswith(f"{prefix}.") else ""
+
+
+def stage_of(key: str) -> str:
+    """The stage that a key belongs to: `phi` of `stages.phi.epochs`; empty for a key of all stages."""
+    name, _, inner = below(key, STAGES).partition(".")
+    return name if inner else ""
 
 
 def is_file_name(recipe: str) -> bool:

@@ -10,36 +10,26 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from xmclab.errors import ConfigError, PluginError, Problem, XmclabError, closest
 from xmclab.host.config import (
     CHOICES,
     SEVERAL,
-    STAGES,
     ChosenLoss,
     ChosenPart,
     Config,
     addresses,
-    below,
     setting_options,
-    stage_of,
 )
+from xmclab.host.layers import COMMAND_LINE_ONLY, Layers
 from xmclab.host.load import interface
 from xmclab.host.options import Option, construct, options_of, read_options
-from xmclab.host.presets import Preset, find_preset
-from xmclab.host.recipes import MADE_WITH, Entry, Layer, is_file_name, name_of, recipe_layers, summary
+from xmclab.host.recipes import MADE_WITH, Entry, below
 from xmclab.host.registry import Registry
 from xmclab.host.schema import ALL, AUTO, GONE, HEADS, NONE, RENAMED, SHORT, SHORTHANDS, SLOTS, Settings
 from xmclab.objectives.expr import TermSpec, parse_expression
 
-COMMAND_LINE = {  # keys that a recipe cannot set, and what to do instead
-    "plugin": "pass plugin=FILE on the command line",
-    "recipe": "use `base:` to build on another recipe",
-    "preset": "pass preset=NAME on the command line",
-}
-CUSTOM = "custom"  # what a config without a recipe is called
 MOST_UNKNOWN = 20  # unknown keys that are shown; suggesting what was meant takes milliseconds for each
 WEIGHT = Option("weight", float, 1.0, "weight of the term", {"ge": 0})
 
@@ -51,15 +41,13 @@ def resolve(overrides: Sequence[str], registry: Registry) -> Config:
         ConfigError: with every problem of the recipe and the overrides.
         PluginError: likewise, if a plugin caused one of them.
     """
-    plain = _Resolver(overrides, registry)
-    if not plain.stages:
-        return plain.config()
+    layers = Layers(overrides, registry)
     configs: dict[str, Config] = {}
     problems: list[Problem] = []
     at_fault = False
-    for name in plain.stages:
+    for name in layers.stages or ("",):
         try:
-            configs[name] = _Resolver(overrides, registry, name).config()
+            configs[name] = _Resolver(layers, name).config()
         except XmclabError as error:
             problems += error.problems
             at_fault |= isinstance(error, PluginError)
@@ -105,37 +93,21 @@ class _Resolver:
     """One resolution: collects what was set, then checks it all, collecting problems.
 
     Args:
-        stage: the stage to resolve, of a recipe that has any: its values beat those of the same layer for all stages.
+        stage: the stage to resolve, if there are any.
     """
 
-    def __init__(self, overrides: Sequence[str], registry: Registry, stage: str = "") -> None:
-        self.registry, self.stage = registry, stage
-        self.problems: list[Problem] = []
-        self.plugin_at_fault = False
-        self.recipe, self.recipe_missing, self.made_with = CUSTOM, False, ""
+    def __init__(self, layers: Layers, stage: str) -> None:
+        self.layers, self.stage, self.registry = layers, stage, layers.registry
+        self.problems, self.plugin_at_fault = list(layers.problems), layers.plugin_at_fault
         self.settings: dict[str, Entry] = {}
         self.choices: dict[str, Entry] = {}  # of slots and expressions
         self.options: dict[str, dict[str, Entry]] = {place: {} for place in CHOICES}
         self.unknown: list[Entry] = []
-        self.known: set[str] = {*setting_options(), *CHOICES, *SHORTHANDS, *SHORT, *COMMAND_LINE}
+        self.known: set[str] = {*setting_options(), *CHOICES, *SHORTHANDS, *SHORT, *COMMAND_LINE_ONLY}
         self.rejected: list[Entry] = []  # options that a part does not have
         self.accepted: set[int] = set()  # ids of entries that some part uses
-
-        entries = self._read(overrides)
-        for entry in entries:
-            if entry.key == "plugin":
-                self._load_file(entry)
-        last = {entry.key: entry for entry in entries}
-        recipes = self._recipe_layers(last["recipe"]) if "recipe" in last else []
-        self.lineage = tuple(layer.name for layer in reversed(recipes))
-        self.preset = self._preset(last["preset"]) if "preset" in last else None
-        layers = [*(layer.entries for layer in recipes), self.preset.layer(recipes) if self.preset else []]
-        layers = [[entry for entry in layer if not self._command_line_only(entry)] for layer in layers]
-        layers.append([entry for entry in entries if entry.key not in COMMAND_LINE])
-        self.stages = tuple(dict.fromkeys(name for layer in layers for entry in layer if (name := stage_of(entry.key))))
-        for layer in layers:
-            self._apply([entry for entry in layer if not stage_of(entry.key)])
-            self._apply([self._of_stage(entry) for entry in layer if stage and stage_of(entry.key) == stage])
+        for layer in layers.of_stage(stage):
+            self._apply(layer)
 
     def config(self) -> Config:
         settings = self._settings()
@@ -151,65 +123,13 @@ class _Resolver:
         losses = {head: self._loss(head, parts.get(f"reduction.{head}")) for head in heads}
         self._report_unknown()
         if self.problems:
-            if self.made_with.startswith(MADE_WITH) and not self.registry.files:
+            if self.layers.made_with.startswith(MADE_WITH) and not self.registry.files:
                 hint = "recipes do not load code; pass plugin=FILE again"
-                self.problems.append(Problem("recipe", self.made_with, hint))
+                self.problems.append(Problem("recipe", self.layers.made_with, hint))
             kind = PluginError if self.plugin_at_fault else ConfigError
             raise kind(*dict.fromkeys(self.problems))
-        config = Config(settings, self.recipe, self.registry, parts, losses, self._sources(), self.stage)
-        return dataclasses.replace(config, lineage=self.lineage, preset=self.preset)
-
-    def _read(self, overrides: Sequence[str]) -> list[Entry]:
-        entries = []
-        for text in overrides:
-            key, equals, value = text.partition("=")
-            key = key.strip()
-            if equals and key:
-                entries.append(Entry(key, value, "override", key))
-                continue
-            hint = f"did you mean recipe={text}?" if text in self.registry.names("recipe") else "such as epochs=20"
-            self.problems.append(Problem(text, "expected KEY=VALUE", hint))
-        return entries
-
-    def _load_file(self, entry: Entry) -> None:
-        try:
-            self.registry = self.registry.with_file(str(entry.value))
-        except XmclabError as error:
-            self._note(error, entry)
-
-    def _preset(self, entry: Entry) -> Preset | None:
-        try:
-            return find_preset(str(entry.value), self.registry)
-        except XmclabError as error:
-            self._note(error, entry)
-            return None
-
-    def _recipe_layers(self, entry: Entry) -> list[Layer]:
-        name = str(entry.value)
-        self.recipe = name_of(name)
-        self.made_with = summary(Path(name)) if is_file_name(name) else ""
-        try:
-            return recipe_layers(name, self.registry)
-        except XmclabError as error:
-            self._note(error, entry)
-        # Continue with the closest recipe, so that all problems are reported at once.
-        meant = closest(name, self.registry.names("recipe"))
-        try:
-            return recipe_layers(meant, self.registry) if meant else []
-        except XmclabError:
-            return []
-        finally:
-            self.recipe_missing = not meant
-
-    def _command_line_only(self, entry: Entry) -> bool:
-        if entry.key not in COMMAND_LINE:
-            return False
-        self.problems.append(Problem(entry.where, "cannot be set in a recipe", COMMAND_LINE[entry.key]))
-        return True
-
-    def _of_stage(self, entry: Entry) -> Entry:
-        """An entry of the stage, under the key that it has without stages."""
-        return dataclasses.replace(entry, key=below(entry.key, f"{STAGES}.{self.stage}"))
+        config = Config(settings, self.layers.recipe, self.registry, parts, losses, self._sources(), self.stage)
+        return dataclasses.replace(config, lineage=self.layers.lineage, preset=self.layers.preset)
 
     def _apply(self, layer: Sequence[Entry]) -> None:
         """Apply a layer: choices first, since they decide which options of lower layers stay."""
@@ -279,13 +199,23 @@ class _Resolver:
         if _waits(slot, choice):
             return self._waiting_part(slot)
         if choice == ALL == SLOTS[slot].default:
-            names = self.registry.names(SLOTS[slot].kind)
+            names = self._quick(slot)
         else:
             names = [name.strip() for name in choice.split(SEVERAL)] if SLOTS[slot].several else [choice]
         if not names:
             self.rejected += self.options[slot].values()
         found = [part for name in dict.fromkeys(names) if (part := self._one_part(slot, name))]
         return dataclasses.replace(found[0], others=tuple(found[1:])) if found else None
+
+    def _quick(self, slot: str) -> list[str]:
+        """Every installed part for the slot but those that train."""
+
+        def trains(name: str) -> bool:
+            with contextlib.suppress(PluginError):  # reported when the part is chosen
+                return bool(self.registry.get(SLOTS[slot].kind, name).trains)
+            return False
+
+        return [name for name in self.registry.names(SLOTS[slot].kind) if not trains(name)]
 
     def _one_part(self, slot: str, name: str) -> ChosenPart | None:
         found = self._find(slot, name)
@@ -344,7 +274,7 @@ class _Resolver:
 
     def _explicit(self, place: str) -> bool:
         """Whether the choice of a place is certain; without the recipe it is not."""
-        return not self.recipe_missing or place in self.choices
+        return not self.layers.recipe_missing or place in self.choices
 
     def _sort_out(self, place: str, options: Iterable[str], certain: bool) -> dict[str, Entry]:
         """The valid options set for a place; the others are rejected, unless the choice itself is a guess."""

@@ -28,6 +28,10 @@ class PoolSettings:
     beta: int = option(3, "positives sampled per query", ge=1)
     eta: int = option(6, "mined negatives drawn per query", ge=0)
     cap: int = option(0, "maximum number of labels in a pool; 0: no limit", ge=0)
+    replacement: bool = option(False, "sample positives with replacement, so that a query may bring fewer than beta")
+    gap: int = option(
+        0, "add mined negatives, then further positives, if the cap leaves room for more labels than this", ge=0
+    )
 
 
 @dataclass(frozen=True)
@@ -186,6 +190,10 @@ class Settings:
     seed: int = option(0, "random seed", ge=0)
     epochs: int = option(10, "passes over the training queries", ge=1)
     refresh_every: int = option(5, "epochs between refreshes of clusters and mined negatives (tau)", ge=1)
+    refresh_steps: int = option(0, "steps between refreshes, instead of refresh_every epochs; 0: in epochs", ge=0)
+    refresh_from: int = option(
+        0, "epoch (from 0) that the first refresh comes before; 0: after refresh_every epochs or refresh_steps", ge=0
+    )
     device: str = option("auto", "auto (cuda if available, else cpu), cpu, cuda, cuda:1, ...")
     precision: Literal["auto", "float32", "bfloat16"] = option(
         "auto", "precision of matrix products; auto: bfloat16 on cuda, float32 on cpu"
@@ -211,7 +219,7 @@ class Settings:
 
 NONE = "none"  # in an optional slot: no part
 AUTO = "auto"  # the part is chosen later, from the data; its options are checked then
-ALL = "all"  # every installed part of the kind
+ALL = "all"  # every installed part of the kind, but those that train
 
 
 @dataclass(frozen=True)

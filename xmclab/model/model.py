@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from xmclab.api import Encoder, Head, Ragged, Side
+from xmclab.errors import ConfigError
 from xmclab.model.device import to_device
 from xmclab.model.dropout import key_dropouts
 from xmclab.model.tables import RowTable
@@ -27,8 +30,9 @@ class Model(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.num_labels = num_labels
-        for head in heads.values():
-            head.build(encoder.width, num_labels)
+        for name, head in heads.items():
+            with named(f"head.{name}"):
+                head.build(encoder.width, num_labels)
         self.heads = nn.ModuleDict(dict(heads))
         key_dropouts(self)
 
@@ -67,24 +71,31 @@ class Model(nn.Module):
             yield rows, self.encoder(to_device(self.encoder.collate(tokens.take(rows)), self.device), side)
 
     @torch.no_grad()
-    def start_heads(self, query_tokens: Ragged, label_tokens: Ragged, targets_NL: sp.csr_array, chunk: int) -> None:
-        """Let heads initialise themselves from the encoded data."""
-        for name in self.heads:
-            self.head(name).count(targets_NL)
-        heads = [self.head(name) for name in self.heads if self.head(name).starts_from_texts]
-        if not heads:
-            return
+    def encode_all(self, tokens: Ragged, side: Side, chunk: int, device: torch.device) -> Tensor:
+        """x_ND of all texts, with dropout off."""
         self.eval()
-        x_ND = self._gather(query_tokens, "query", chunk)
-        x_LD = self._gather(label_tokens, "label", chunk)
-        for head in heads:
-            head.start(x_ND, x_LD, targets_NL)
-
-    def _gather(self, tokens: Ragged, side: Side, chunk: int) -> Tensor:
-        x_ND = torch.empty(len(tokens), self.encoder.width, device=self.device)
+        x_ND = torch.empty(len(tokens), self.encoder.width, device=device)
         for rows, x_BD in self.encode(tokens, side, chunk):
-            x_ND[torch.from_numpy(rows).to(self.device)] = x_BD.float()
+            x_ND[torch.from_numpy(rows).to(device)] = x_BD.to(device, torch.float32)
         return x_ND
+
+    @torch.no_grad()
+    def start_heads(
+        self, encoded: Callable[[Side], Tensor], targets_NL: sp.csr_array, known: Sequence[str] = ()
+    ) -> None:
+        """Let heads initialise themselves from the data.
+
+        Args:
+            encoded: gives x_ND of all training queries, or of all labels.
+            known: heads that need not, as their weights are loaded.
+        """
+        heads = [self.head(name) for name in self.heads if name not in known]
+        for head in heads:
+            head.count(targets_NL)
+        if waiting := [head for head in heads if head.starts_from_texts]:
+            x_ND, x_LD = encoded("query"), encoded("label")
+            for head in waiting:
+                head.start(x_ND, x_LD, targets_NL)
 
     @torch.inference_mode()
     def query_vectors(self, tokens: Ragged, chunk: int, names: Sequence[str] | None = None) -> Vectors:
@@ -134,6 +145,15 @@ class Model(nn.Module):
             assert x_BD is not None
             return head.search_queries(x_BD)
         return head.search_labels(x_BD, where)
+
+
+@contextlib.contextmanager
+def named(slot: str) -> Iterator[None]:
+    """Put the slot of a part in front of the options that it complains about."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(*(replace(problem, where=f"{slot}.{problem.where}") for problem in error.problems)) from None
 
 
 class Vectors(dict[str, Tensor]):

@@ -1,4 +1,4 @@
-"""Uniform draws without replacement, for all queries of a batch at once."""
+"""Uniform draws, for all queries of a batch at once."""
 
 from __future__ import annotations
 
@@ -33,3 +33,9 @@ def distinct(sizes_Q: NDArray[np.int64], n: int, rng: np.random.Generator) -> ND
         floyd_Rn[:, step] = np.where(taken_R, last_R, draw_R)
     drawn_Qn[longer_Q] = floyd_Rn
     return drawn_Qn
+
+
+def repeated(sizes_Q: NDArray[np.int64], n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """[Q, n] numbers per row, each uniform in range(size) and independent of the others; -1 where the size is 0."""
+    drawn_Qn = (rng.random((len(sizes_Q), n)) * sizes_Q[:, None]).astype(np.int64)
+    return np.where(sizes_Q[:, None] > 0, drawn_Qn, -1)

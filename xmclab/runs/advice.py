@@ -55,10 +55,12 @@ def _counts(trainer: Trainer) -> Iterator[str]:
 def _refresh(trainer: Trainer) -> Iterator[str]:
     """Clusters or negatives that no epoch will use."""
     settings = trainer.settings
-    if trainer.needs_views and not any(map(trainer.refresh_due, range(settings.epochs))):
+    if trainer.needs_views and not trainer.refreshes.before:
+        names = ["refresh_steps" if settings.refresh_steps else "refresh_every", "refresh_from"]
+        asked = [f"{name}={value}" for name in names if (value := getattr(settings, name))]
         yield (
-            f"no refresh falls into this run (epochs={settings.epochs}, refresh_every={settings.refresh_every}): "
-            "batches stay random and no negatives are mined; lower refresh_every"
+            f"no refresh falls into this run ({', '.join([f'epochs={settings.epochs}', *asked])}): "
+            f"batches stay random and no negatives are mined; lower {asked[-1].partition('=')[0]}"
         )
 
 

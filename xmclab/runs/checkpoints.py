@@ -1,7 +1,8 @@
 """Checkpoints of a run: copied to host memory between two steps, written in a thread, found again newest first.
 
 checkpoints/step-000000120/   the state after 120 steps: dense-0.safetensors, and a file or more per table of rows
-checkpoints/refresh-000005/   the view and the mined negatives of the refresh before epoch 5, once for many checkpoints
+checkpoints/refresh-000005/   the view and the mined negatives of the refresh before epoch 5, once for many checkpoints;
+                              after batches of the epoch, their number follows
 checkpoints/best-000003/      the weights of the best epoch so far, with validation
 checkpoints/.tmp-*            unfinished; swept
 """
@@ -28,7 +29,7 @@ from xmclab.host.schema import CheckpointSettings, rhythm
 from xmclab.kernels.pages import in_large_pages
 from xmclab.runs.best import BestEpoch
 from xmclab.runs.shards import TEMPORARY, read_manifest, read_rows, read_tensors, write_folder
-from xmclab.runs.store import RECORDS, command, damage_reported
+from xmclab.runs.store import RECORDS, command, damage_reported, whole
 from xmclab.system import usage
 from xmclab.system.files import storage_errors, synced
 from xmclab.system.signals import Signals
@@ -91,6 +92,7 @@ class Checkpoints(Guard):
         self.on = bool(self.steps or self.seconds)
         self.saved = at if at.step else None  # the latest that is on disk, or on its way there
         self._held: Held | None = None
+        self._chosen = False  # the model is that of the best epoch
         self._refreshed: Refreshed | None = None
         self._buffers: dict[str, Tensor] = {}
         self._intact: set[str] = set()  # folders that were written, or read in full, by this process
@@ -143,6 +145,8 @@ class Checkpoints(Guard):
     @contextlib.contextmanager
     def phase(self) -> Iterator[None]:
         """A signal ends the work inside at once; the state is then that of the last step."""
+        if (self._held and self._held.at != self.at) or (not self._held and self.at.step and not self._chosen):
+            self._held = self._hold(self.at)
         try:
             with self.signals.deferred(False):
                 yield
@@ -155,11 +159,11 @@ class Checkpoints(Guard):
         self.keep_model()
         self._buffers = {}
         if self.best:
-            self._held = None  # the model has the weights of another epoch
+            self._held, self._chosen = None, True  # the model has the weights of another epoch
 
     @property
     def _resume_hint(self) -> str:
-        return f"resume with: {command('run --resume', self.run, self.trainer.config)}"
+        return f"resume with: {command('run --resume', whole(self.run), self.trainer.config)}"
 
     def _stop(self, held: Held) -> None:
         """Save, and end the run."""
@@ -182,7 +186,8 @@ class Checkpoints(Guard):
 
     def _hold(self, at: Position) -> Held:
         view = self.trainer.view
-        if view is None or self._refreshed is None or self._refreshed.epoch != view.epoch:
+        known = self._refreshed
+        if view is None or known is None or (known.epoch, known.batch) != (view.epoch, view.batch):
             self._refreshed = refreshed(self.trainer)
         numbers, weights = self.best.state() if self.best else (None, {})
         records = self.run / RECORDS
@@ -248,7 +253,7 @@ class Checkpoints(Guard):
             "tables": {
                 owner: {"rows": len(state.tables[owner]["weight"]), "files": parts} for owner, parts in tables.items()
             },
-            "refreshed": f"refresh-{held.refreshed.epoch:06d}" if held.refreshed else None,
+            "refreshed": held.refreshed.name if held.refreshed else None,
             "best": dict(held.best) if held.best else None,
         }
         with storage_errors(f"checkpoint {self.root / name}", self.run, state.bytes):
@@ -257,7 +262,8 @@ class Checkpoints(Guard):
                 synced(self.run / RECORDS)
             if held.refreshed:
                 arrays = as_tensors(held.refreshed.arrays)
-                self._write_once(about["refreshed"], ARRAYS, arrays, {"epoch": held.refreshed.epoch})
+                place = {"epoch": held.refreshed.epoch, "batch": held.refreshed.batch}
+                self._write_once(about["refreshed"], ARRAYS, arrays, place)
             if held.best and held.weights:
                 self._write_once(best_folder(held.best), WEIGHTS, held.weights, held.best)
             write_folder(self.root, name, {DENSE: state.dense, **files}, about)
@@ -351,7 +357,8 @@ class Found:
             if name := self.manifest["refreshed"]:
                 other = self.folder.parent / name
                 arrays = {key: tensor.numpy() for key, tensor in read_tensors(other, ARRAYS).items()}
-                load_refreshed(trainer, Refreshed(int(read_manifest(other, contents=False)["epoch"]), arrays))
+                place = read_manifest(other, contents=False)
+                load_refreshed(trainer, Refreshed(int(place["epoch"]), arrays, int(place.get("batch", 0))))
             if best and (numbers := self.manifest["best"]):
                 best.load(numbers, read_tensors(self.folder.parent / best_folder(numbers), WEIGHTS))
 

@@ -40,7 +40,8 @@ class Display:
             self._bar.advance(1, self._detail(record), line=record["last_of_epoch"])
         elif event == "refresh":
             took = f"{record['seconds']:.1f} s"
-            note(self.console, f"epoch {record['epoch'] + 1}: refreshed clusters and negatives in {took}")
+            place = f"epoch {record['epoch'] + 1}, step {record['step']}"
+            note(self.console, f"{place}: refreshed clusters and negatives in {took}")
         elif event == "eval" and record["split"] == "validation":
             best = "  (best so far)" if record["best"] else ""
             note(self.console, f"after epoch {record['epoch']}: validation {_scores(record, self.metric)}{best}")

@@ -207,8 +207,8 @@ class _Rehearsal:
     def __init__(self, config: Config, trainer: Trainer, opened: Opened, peaks: Peaks) -> None:
         self.trainer, self.peaks, self.settings = trainer, peaks, config.settings
         self.refreshes = sizes.refreshes(trainer)
-        due = (epoch for epoch in range(self.settings.epochs) if trainer.refresh_due(epoch))
-        self.first_refresh = next(due, self.settings.epochs)
+        first = next(iter(trainer.refreshes.before), trainer.steps)
+        self.first_refresh = first // trainer.refreshes.steps_per_epoch  # the epoch that it falls into
         batches, planning = rehearsal.timed(lambda: trainer.plan(0))
         with peaks.of("training"):
             step, self.warm_up = rehearsal.steps(trainer, batches, 0)
@@ -241,7 +241,9 @@ class _Rehearsal:
     def training_spans(self) -> list[Span]:
         """What the seconds of training are made of."""
         first, epochs = self.first_refresh, self.settings.epochs
-        spans = [Span("first steps", self.warm_up), Span("epoch", self.epoch, first)]
+        spans = [Span("first steps", self.warm_up)]
+        if first:
+            spans.append(Span("epoch", self.epoch, first))
         if epochs > first:
             spans.append(Span("epoch after a refresh", self.later_epoch, epochs - first))
         if self.refreshes:

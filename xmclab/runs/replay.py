@@ -56,6 +56,8 @@ def replay(folder: Path, config: Config, console: Console | None = None) -> Repl
         at, plan = found.at, trainer.plan(found.at.epoch)
         if at.batch >= len(plan):
             at, plan = _next_epoch(folder, trainer, at)
+        elif trainer.refreshes.due(at.epoch, at.batch, at.step):
+            trainer.refresh(at.epoch, at.batch)
         prepared = trainer.prepare(at.step, plan[at.batch])
         scores = diagnose(trainer, at.step, prepared).scores
         torch.manual_seed(prepared.seed)
@@ -70,6 +72,6 @@ def _next_epoch(folder: Path, trainer: Trainer, at: Position) -> tuple[Position,
     epoch = at.epoch + 1
     if epoch >= trainer.settings.epochs:
         raise StorageError(Problem(str(folder), "its newest checkpoint is that of its last step: none follows"))
-    if trainer.refresh_due(epoch):
+    if trainer.refreshes.due(epoch, 0, at.step):
         trainer.refresh(epoch)
     return replace(at, epoch=epoch, batch=0), trainer.plan(epoch)

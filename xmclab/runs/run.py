@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import shutil
 import sys
@@ -28,11 +29,13 @@ from xmclab.runs.best import BestEpoch, check_choice
 from xmclab.runs.checkpoints import FOLDER as CHECKPOINTS
 from xmclab.runs.checkpoints import Checkpoints, Found
 from xmclab.runs.display import Display
+from xmclab.runs.lock import claimed
 from xmclab.runs.measure import Queries, Scores
 from xmclab.runs.observers import observed
 from xmclab.runs.profile import Profile
 from xmclab.runs.resume import config_of, earlier_run, refuse_other, without_effect
 from xmclab.runs.sizes import refuse_full_disk, refuse_too_large, shortages
+from xmclab.runs.start import read_start
 from xmclab.system.console import plain
 from xmclab.system.memory import out_of_memory, what_to_lower
 from xmclab.system.progress import note
@@ -81,26 +84,34 @@ def run(
         hint = "set validate.share or validate.file"
         raise ConfigError(Problem("evaluate.test=false", "leaves nothing to measure without validation", hint))
     with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(store.claimed(out, "", resume)) if out else None
+        folder = stack.enter_context(claimed(out, "", resume)) if out else None
         opened = open_with_validation(config)
         presets.refuse_other_sizes(config, opened.whole)
-        if opened.validation:
-            check_choice(config, opened.whole.num_labels)
-        folder = folder or stack.enter_context(store.claimed(None, f"{config.recipe}-{opened.whole.name}"))
+        folder = folder or stack.enter_context(claimed(None, f"{config.recipe}-{opened.whole.name}"))
+        console, signals = console or Console(file=sys.stderr), signals or Signals()
+        return _in_folder(_Job(config, opened, folder, console, signals, strict, started))
+
+
+def _in_folder(job: _Job) -> RunResult:
+    """Train in a folder that is ours: from the beginning, or from where an earlier process got to."""
+    config, folder, settings, found = job.config, job.folder, job.config.settings, None
+    if job.opened.validation:
+        check_choice(config, job.opened.whole.num_labels)
+    with contextlib.ExitStack() as stack:
         stack.enter_context(deterministic(settings.deterministic))
         stack.enter_context(failures(settings.compile))
-        console, found = console or Console(file=sys.stderr), None
         if (folder / store.MANIFEST).is_file():
-            config, found = earlier_run(folder, config, opened.whole, strict)
+            config, found = earlier_run(folder, config, job.opened.whole, job.strict)
+            job = dataclasses.replace(job, config=config)
             if found is None:
-                note(console, f"{folder}: no checkpoint, so training starts from the beginning")
-        job = _Job(config, opened, folder, console, signals or Signals(), started)
+                note(job.console, f"{folder}: no checkpoint, so training starts from the beginning")
         try:
             return job.result(found)
         except Stopped as stop:
-            if stop.message or not (folder / store.MANIFEST).is_file():
+            if stop.message or not (store.whole(folder) / store.CONFIG).is_file():
                 raise
-            raise Stopped(stop.number, f"resume with: {store.command('run --resume', folder, config)}") from None
+            command = store.command("run --resume", store.whole(folder), config)
+            raise Stopped(stop.number, f"resume with: {command}") from None
 
 
 def _ended(folder: Path, config: Config) -> RunResult:
@@ -127,11 +138,13 @@ class _Job:
     folder: Path
     console: Console
     signals: Signals
+    strict: bool
     started: float  # by `time.perf_counter`
 
     def result(self, found: Found | None) -> RunResult:
         """Train from the checkpoint, or from the start; save the model, measure it, save the rest."""
         config, folder, settings = self.config, self.folder, self.config.settings
+        stages = self._earlier_stages()
         data, validation = self.opened.whole, self.opened.validation
         self.profile = profile = Profile(pick_device(settings.device), settings.profile)
         trainer = self._trainer(found)
@@ -163,6 +176,8 @@ class _Job:
             result = RunResult(folder, test.metrics, baselines, test.document(folder, baselines, seconds))
             if best:
                 result.document.update(split=test.purpose, validation=best.document())
+            if stages:
+                result.document["stages"] = {name: _of_stage(stage) for name, stage in stages.items()}
             if settings.evaluate.test:
                 result.document.update(presets.results(config, data))
             if profile.on:
@@ -173,18 +188,46 @@ class _Job:
                 note(self.console, f"note: {text}")
             store.write_json(folder / store.RESULT, result.document)
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+            if not settings.keep_model:
+                for stage in stages.values():
+                    store.remove_model(stage.folder)
         return result
 
+    def _earlier_stages(self) -> dict[str, RunResult]:
+        """The results of the stages before this one, each in a folder of its own; those that have ended are read."""
+        config, results = self.config, {}
+        if config.earlier and not (self.folder / store.MANIFEST).is_file():
+            store.save_config(self.folder, config)  # all that is needed to resume
+        for number, (name, stage) in enumerate(config.earlier.items(), start=1):
+            folder = self.folder / store.STAGES / name
+            stage = stage.with_part("reader", config.parts["reader"]).with_part("baseline", None)
+            settings = dataclasses.replace(stage.settings, keep_model=True)  # the next stage starts from it
+            stage = dataclasses.replace(stage, settings=settings)
+            if not (folder / store.RESULT).is_file():
+                note(self.console, f"stage {name}, {number} of {len(config.earlier) + 1}")
+                with claimed(folder, "", resume=True):
+                    opened = self.opened if _same_data(stage, config) else open_with_validation(stage)
+                    job = dataclasses.replace(self, config=stage, opened=opened, folder=folder)
+                    results[name] = _in_folder(dataclasses.replace(job, started=time.perf_counter()))
+            else:
+                results[name] = _ended(folder, stage)
+        if config.earlier:
+            note(self.console, f"stage {config.stage}, {len(config.earlier) + 1} of {len(config.earlier) + 1}")
+        return results
+
     def _trainer(self, found: Found | None) -> Trainer:
-        refuse_too_large(self.config, self.opened.training)
-        tokeniser = Tokeniser(self.config.settings.data, self.console)
+        config, data = self.config, self.opened.training
+        refuse_too_large(config, data)
+        tokeniser = Tokeniser(config.settings.data, self.console)
         assets = self.folder / store.ENCODER if found else None
-        return Trainer(self.config, self.opened.training, tokeniser, self.profile.part, assets)
+        start = None if found else read_start(config, self.folder, data)
+        return Trainer(config, data, tokeniser, self.profile.part, assets, start)
 
     def _train(self, trainer: Trainer, log: Log, test: Queries, best: BestEpoch | None, at: Position) -> float:
         """Run the loop, with records shown and sent to trackers, and chosen indexes saved; the seconds of training."""
         folder, settings = self.folder, trainer.settings
         self._announce(trainer, best, at)
+        trainer.ready()
 
         def keep_model() -> None:
             if settings.keep_model:
@@ -232,6 +275,16 @@ class _Job:
             note(console, f"note: {text}")
         for text in shortages(trainer, self.folder):
             note(console, f"warning: {text}")
+
+
+def _same_data(stage: Config, config: Config) -> bool:
+    """Whether a stage trains and validates on the same queries."""
+    return stage.data_key() == config.data_key() and stage.settings.validate == config.settings.validate
+
+
+def _of_stage(result: RunResult) -> dict[str, Any]:
+    """What the document of a run says about an earlier stage."""
+    return {"metrics": result.metrics, "seconds": result.document["seconds"], "out": str(result.folder)}
 
 
 def _record_failure(folder: Path, error: DivergedError, config: Config) -> None:
@@ -282,5 +335,8 @@ def print_result(console: Console, result: RunResult) -> None:
         value = best["metrics"][best["search"]][best["metric"]]
         chosen = f"best by {best['metric']} of {best['search']}: {value:.2f} on {best['queries']} validation queries"
         console.print(f"kept epoch {best['epoch']} of {result.document['config']['epochs']}, {chosen}")
+    for name, stage in result.document.get("stages", {}).items():
+        value = ", ".join(f"{search} {metrics['P@1']:.2f}" for search, metrics in stage["metrics"].items())
+        console.print(f"stage {name}: P@1 {value}; trained in {stage['seconds']['train']:.0f} s")
     saved = f"saved in {plain(str(result.folder))}"
     console.print(f"trained in {seconds['train']:.0f} s, {seconds['total']:.0f} s in total; {saved}")

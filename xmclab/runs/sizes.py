@@ -19,7 +19,7 @@ from xmclab.errors import MemoryLimitError, Problem, StorageError
 from xmclab.host.config import Config
 from xmclab.host.schema import rhythm
 from xmclab.model.device import pick_device
-from xmclab.model.model import Model
+from xmclab.model.model import Model, named
 from xmclab.model.tables import RowTable
 from xmclab.objectives.engine import CELLS_KEPT, CELLS_OF_BLOCK
 from xmclab.plan.indexes.auto import LISTS_FROM
@@ -130,12 +130,13 @@ def view_width(trainer: Trainer) -> int:
 def search_width(trainer: Trainer, name: str) -> int:
     head: Any = trainer.model.head(name)
     extra = getattr(head, "bias", "none") != "none" or bool(getattr(head, "popularity", 0))
-    return int(getattr(head, "dim", 0) or trainer.model.encoder.width) + extra
+    own = 0 if getattr(head, "project_in", "always") == "training" else getattr(head, "dim", 0)
+    return int(own or trainer.model.encoder.width) + extra
 
 
 def refreshes(trainer: Trainer) -> int:
     """How many refreshes fall into the run."""
-    return sum(map(trainer.refresh_due, range(trainer.settings.epochs)))
+    return len(trainer.refreshes.before)
 
 
 def view_bytes(trainer: Trainer) -> int:
@@ -361,12 +362,13 @@ def refuse_too_large(config: Config, data: Dataset) -> None:
     try:
         width = config.make("encoder").width
     except (AttributeError, TypeError):  # known after `fit`
-        width = 1
+        width = 0
     parts: list[Part] = []
     with torch.device("meta"):
         for name in config.heads:
             head = config.make(f"head.{name}")
-            head.build(width, data.num_labels)
+            with named(f"head.{name}"):
+                head.build(width or getattr(head, "dim", 0) or 1, data.num_labels)
             parts += model_parts(head, held=False)
     needed = peak(parts, "host")
     if room is not None and needed > room:

@@ -12,24 +12,22 @@ labels.jsonl      names and texts of the labels, in the order of their ids
 points.npz        what each test query contributes to the metrics, for significance tests
 failure/          only if the run diverged: where and on what
 checkpoints/      only until the run has ended: see `checkpoints.py`
+stages/phi/       the run folder of an earlier stage, if the recipe has stages
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import itertools
 import json
 import logging
 import os
 import platform
-import re
 import shlex
 import shutil
 import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any
 
@@ -49,7 +47,6 @@ from xmclab.host.recipes import MADE_WITH
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
 from xmclab.model.model import Model
-from xmclab.runs.lock import HOLDER, LOCK, locked
 from xmclab.system.files import new_file, storage_errors
 from xmclab.system.limits import BeyondLimit, check
 from xmclab.system.manifests import Files, described, read_manifest, verify
@@ -63,9 +60,8 @@ MANIFEST, FORMAT, CHANGED = "manifest.json", 1, "restore the file, or train the 
 RECORDS, ENVIRONMENT = "metrics.jsonl", "environment.json"
 CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.json", "encoder"
 LABELS, POINTS, INDEXES, SEARCH = "labels.jsonl", "points.npz", "indexes.json", "search"
-FAILURE = "failure"
-WRITTEN = (MANIFEST, ENVIRONMENT, CONFIG, WEIGHTS, RESULT, LABELS, INDEXES)
-TEMPORARY = re.compile(rf"\.({'|'.join(map(re.escape, WRITTEN))})\.([a-z0-9_]{{8}}|\d+)")  # before it is renamed
+FAILURE, STAGES = "failure", "stages"
+EXPORT, EXPORT_FORMAT, EXPORT_WEIGHTS, EXPORT_AGAIN = "index.json", 1, "weights.safetensors", "export the run again"
 FORMATS = (SafetensorError, OverflowError)  # what reading a malformed file raises besides
 SEARCH_INDEX = "training queries"  # in INDEXES: the index of the search itself
 
@@ -79,70 +75,6 @@ class Labels:
 
     def __len__(self) -> int:
         return len(self.names)
-
-
-@contextlib.contextmanager
-def claimed(out: Path | None, name: str, resume: bool = False) -> Iterator[Path]:
-    """A run folder to write to, `runs/NAME-TIME` by default, locked within the block.
-
-    A folder that the block leaves empty is removed.
-
-    Args:
-        resume: accept the folder of an earlier run.
-
-    Raises:
-        StorageError: it cannot be written, is in use, or has other files.
-    """
-    where = f"--out {out or 'runs'}"
-    with storage_errors(where):
-        created = out is None or not out.exists()
-        folder = out or _new_folder(Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}")
-        folder.mkdir(parents=True, exist_ok=True)
-        if _contents(folder) and not resume and not (folder / LOCK).exists():
-            raise _refusal(folder, where)
-    with locked(folder, where):
-        if resume:
-            _sweep(folder)
-        contents = set(_contents(folder))
-        begun = resume and (MANIFEST in contents or contents <= {ENCODER, LABELS, ENVIRONMENT, CONFIG})
-        if contents and not begun:
-            if resume and CONFIG in contents:
-                raise StorageError(Problem(str(folder / MANIFEST), "missing", CHANGED))
-            raise _refusal(folder, where)
-        try:
-            yield folder
-        finally:
-            if created and folder.is_dir() and not _contents(folder):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _contents(folder: Path) -> list[str]:
-    return [path.name for path in folder.iterdir() if path.name not in (LOCK, HOLDER)]
-
-
-def _sweep(folder: Path) -> None:
-    """Delete the temporary files of a process that was killed."""
-    for path in folder.iterdir():
-        if TEMPORARY.fullmatch(path.name):
-            path.unlink(missing_ok=True)
-
-
-def _refusal(folder: Path, where: str) -> StorageError:
-    if (folder / CONFIG).is_file() and not (folder / RESULT).is_file():
-        hint = f"resume it with: xmclab run --resume {shlex.quote(str(folder))}; or choose a new folder"
-        return StorageError(Problem(where, "the folder holds an unfinished run", hint))
-    return StorageError(Problem(where, "the folder is not empty", "choose a new folder, or empty it"))
-
-
-def _new_folder(wanted: Path) -> Path:
-    """Create this folder, or the first free one with `-2`, `-3`, ... appended to its name."""
-    wanted.parent.mkdir(parents=True, exist_ok=True)
-    for number in itertools.count(1):
-        folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir()
-            return folder
-    raise AssertionError("there is always a next number")
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
@@ -258,6 +190,11 @@ def command(words: str, folder: Path, config: Config) -> str:
     return f"xmclab {words} {shlex.join([str(folder), *plugins])}"
 
 
+def whole(folder: Path) -> Path:
+    """The folder of the whole run to which the folder of a stage belongs; any other folder itself."""
+    return folder.parent.parent if folder.parent.name == STAGES else folder
+
+
 def save_start(folder: Path, config: Config, data: Dataset, model: Model) -> None:
     """Write what a run needs to be resumed; the manifest comes last."""
     _reopen(folder, ())
@@ -299,6 +236,14 @@ def save_model(folder: Path, model: Model) -> None:
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     with storage_errors(str(folder / WEIGHTS), folder, sum(tensor.nbytes for tensor in state.values())):
         write_tensors(folder / WEIGHTS, state)
+
+
+def remove_model(folder: Path) -> None:
+    """Delete the weights of a run, which goes on being described by its other files."""
+    with storage_errors(str(folder)):
+        (folder / WEIGHTS).unlink(missing_ok=True)
+        shutil.rmtree(folder / SEARCH, ignore_errors=True)
+        seal(folder)
 
 
 def save_search(folder: Path, search: Search) -> None:

@@ -42,10 +42,9 @@ from xmclab.system.tensors import write_tensors
 
 log = logging.getLogger("xmclab.serve")
 
-MANIFEST, WEIGHTS, VECTORS, INDEX = "index.json", "weights.safetensors", "vectors", "index.faiss"
-FORMAT = 1
+MANIFEST, WEIGHTS, FORMAT, AGAIN = store.EXPORT, store.EXPORT_WEIGHTS, store.EXPORT_FORMAT, store.EXPORT_AGAIN
+VECTORS, INDEX = "vectors", "index.faiss"
 FIELDS = {"labels": int, "heads": list, "sentence_transformer": str | None, "index": dict | None, "files": dict}
-AGAIN = "export the run again"
 TRANSFORMER = "encoder.network."  # prefix of the weights that a SentenceTransformer folder already has
 
 

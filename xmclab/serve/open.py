@@ -11,14 +11,13 @@ from torch import Tensor
 from xmclab.errors import Problem, StorageError
 from xmclab.host.registry import Registry
 from xmclab.model.device import pick_device
+from xmclab.runs.start import WITHOUT_TRAINING
 from xmclab.runs.store import LABELS, RESULT, SEARCH, load_indexes, load_labels, load_model, load_search
 from xmclab.serve.export import AGAIN, MANIFEST, VECTORS, load_export
 from xmclab.serve.predictor import Predictor
 
 log = logging.getLogger("xmclab.serve")
 
-# What only training needs is replaced by built-in parts, so that its plugins need not be installed.
-WITHOUT_TRAINING = ("loss=ds", "reduction=psl", "sampler=random", "miner=none", "tracker=none", "baseline=none")
 NO_DATA = ("reader=auto",)  # keeps the reader's `text`, which says what the model expects of a query
 
 

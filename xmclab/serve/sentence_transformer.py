@@ -2,7 +2,7 @@
 
 config.json, model.safetensors, tokenizer files    the transformers encoder, which loads by itself as well
 modules.json                                       the modules below, in order
-1_Pooling  2_Dense  3_Normalize                    pooling, the head's projection, unit length
+1_Pooling  2_Dense  3_Normalize                    pooling, the head's projection, unit length (if searched so)
 """
 
 from __future__ import annotations
@@ -34,16 +34,18 @@ def write_sentence_transformer(folder: Path, model: Model) -> None:
     encoder.network.save_pretrained(folder)
     linear, activation = projection
 
-    paths = ["", *(f"{place}_{module}" for place, module in enumerate(MODULES[1:], start=1))]
+    unit = name is not None and model.head(name).searched_at_unit_length
+    names = MODULES if unit else MODULES[:-1]
+    paths = ["", *(f"{place}_{module}" for place, module in enumerate(names[1:], start=1))]
     modules = [
         {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{module}"}
-        for place, (path, module) in enumerate(zip(paths, MODULES, strict=True))
+        for place, (path, module) in enumerate(zip(paths, names, strict=True))
     ]
     for path in paths:
         (folder / path).mkdir(exist_ok=True)
     _write(folder / "modules.json", modules)
     _write(folder / "sentence_bert_config.json", {"max_seq_length": encoder.max_length, "do_lower_case": False})
-    _write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
+    _write(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine" if unit else "dot"})
     pooling = {"word_embedding_dimension": model.encoder.width}
     _write(
         folder / paths[1] / "config.json",

@@ -8,9 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from xmclab.api import Batch, Tokens
+from xmclab.api import Batch, Ragged, Side, Tokens
+from xmclab.model.model import Model
 from xmclab.objectives.truth import Truth
 
 Part = Callable[[str], contextlib.AbstractContextManager[object]]  # times a named part of the work
@@ -42,6 +46,7 @@ class Prepared:
     key_P: Tensor | None = None
     update_seed: int = 0  # of torch's generator in the updates: rounding to bfloat16 draws
     chunk: int = 0  # texts encoded at once; 0: all
+    fixed: tuple[Tensor, Tensor | None] | None = None  # vectors of both sides from a frozen encoder, instead of chunks
 
 
 def ahead(
@@ -68,3 +73,37 @@ def ahead(
             pending = following
         if pending is not None:
             yield awaited(pending)
+
+
+class EncodedTexts:
+    """What a frozen encoder makes of all texts: computed once, when first used, and kept in host memory."""
+
+    def __init__(self, model: Model, queries: Ragged, labels: Ragged | None, chunk: int) -> None:
+        """
+        Args:
+            labels: None if they are not read.
+        """
+        self.model, self.chunk = model, chunk
+        self.tokens: dict[Side, Ragged | None] = {"query": queries, "label": labels}
+        self._known: dict[Side, Tensor] = {}
+
+    def all(self, side: Side) -> Tensor:
+        """x_ND of all queries, or of all labels."""
+        if side not in self._known:
+            tokens = self.tokens[side]
+            assert tokens is not None, "no head reads the labels"
+            self._known[side] = self.model.encode_all(tokens, side, self.chunk, torch.device("cpu"))
+        return self._known[side]
+
+    def compute(self) -> None:
+        """Encode what was not encoded yet."""
+        for side in (side for side, tokens in self.tokens.items() if tokens is not None):
+            self.all(side)
+
+    def take(self, rows_Q: NDArray[np.int64], labels_P: NDArray[np.int64]) -> tuple[Tensor, Tensor | None]:
+        """(x_QD, x_PD) of some of them, on the device of the model; no x_PD if labels are not read."""
+        labels = None if self.tokens["label"] is None else self._some("label", labels_P)
+        return self._some("query", rows_Q), labels
+
+    def _some(self, side: Side, rows: NDArray[np.int64]) -> Tensor:
+        return self.all(side)[torch.from_numpy(rows)].to(self.model.device, non_blocking=True)

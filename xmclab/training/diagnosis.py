@@ -1,21 +1,26 @@
-"""Why a step is not finite: the first numbers on its way that are not, and the part that made them."""
+"""Why a step failed: the first numbers on its way that are not finite and the part that made them; or its sizes."""
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from xmclab.api import Head
+from xmclab.api import Head, Ragged
+from xmclab.errors import DivergedError, MemoryLimitError, Problem
 from xmclab.host.config import Config
 from xmclab.model.dropout import keyed
 from xmclab.objectives.engine import evaluate_vectors
 from xmclab.objectives.objective import Objective
+from xmclab.system.memory import what_to_lower
 from xmclab.training.batches import Prepared
 from xmclab.training.streaming import all_labels
 
@@ -155,3 +160,38 @@ class _HeadStep:
         engine, scores = all_labels(self.head, objective, self.q_QD.detach(), truth, weight_L, seed_for)
         engine.backward()
         return dict(engine.evaluation.values), [scores.dq_QD, scores.square]
+
+
+def diverged(trainer: Trainer, step: int, prepared: Prepared, numbers: Mapping[str, float]) -> DivergedError:
+    """A number of a step is not finite: which, and which part made it."""
+    batch, diagnosis = prepared.batch, diagnose(trainer, step, prepared)
+    bad = ", ".join(name for name, value in numbers.items() if not math.isfinite(value))
+    where = f"queries {batch.rows_Q[:5].tolist()}..., {len(batch.labels_P)} labels in the pool"
+    hint = "the update was skipped; try a smaller learning rate or a larger temperature, or check the loss"
+    problems = [Problem(f"step {step}", culprit) for culprit in diagnosis.culprits]
+    error = DivergedError(Problem(f"step {step}", f"{bad} not finite ({where})", hint), *problems)
+    error.details = {
+        "step": step,
+        "culprits": diagnosis.culprits,
+        "scores": {name: [repr(end) for end in ends] for name, ends in diagnosis.scores.items()},
+        "values": {name: repr(value) for name, value in numbers.items()},
+        "rows": batch.rows_Q.tolist(),
+        "labels": batch.labels_P.tolist(),
+    }
+    return error
+
+
+def exhausted(trainer: Trainer, step: int, prepared: Prepared, chunk: int, reason: str) -> MemoryLimitError:
+    """Memory ran out in a step: what it was made of."""
+    batch = prepared.batch
+    total = _count(trainer.query_tokens, batch.rows_Q)
+    total += _count(trainer.label_tokens, batch.labels_P) if prepared.labels else 0
+    precision = "float32" if trainer.autocast is contextlib.nullcontext else "bfloat16"
+    sizes = f"{len(batch.rows_Q):,} queries, {len(batch.labels_P):,} labels in the pool, {total:,} tokens"
+    where = f"out of memory in step {step}"
+    return MemoryLimitError(Problem(where, f"{reason}; {sizes}, chunk {chunk:,}, {precision}", what_to_lower(["run"])))
+
+
+def _count(tokens: Ragged, rows: NDArray[np.int64]) -> int:
+    """The number of tokens of these texts."""
+    return int((tokens.offsets[rows + 1] - tokens.offsets[rows]).sum())

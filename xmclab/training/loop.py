@@ -80,19 +80,19 @@ def fit(
     for epoch in range(start.epoch, settings.epochs):
         at = at if epoch == at.epoch else replace(at, epoch=epoch, batch=0)
         before, began = at.seconds, time.perf_counter()
-        if not at.batch and trainer.refresh_due(epoch):
-            with guard.phase():
-                report = trainer.refresh(epoch)
-            log({"event": "refresh", "epoch": epoch, "seconds": time.perf_counter() - began, **report})
-
+        if not at.batch:
+            _refresh_if_due(trainer, at, log, guard)
         plan = trainer.plan(epoch)
-        for batch in trainer.batches(plan[at.batch :], at.step):
-            with trainer.part("step"):
-                record = trainer.step(at.step, batch)
-                last = at.batch + 1 == len(plan)
-                log({"event": "step", "epoch": epoch, "step": at.step, "last_of_epoch": last, **record})
-            at = Position(epoch, at.batch + 1, at.step + 1, before + time.perf_counter() - began)
-            guard.after_step(at)
+        while at.batch < len(plan):
+            if at.batch:  # new negatives, the same plan
+                _refresh_if_due(trainer, at, log, guard)
+            for batch in trainer.batches(plan[at.batch :][: trainer.refreshes.within(at.step)], at.step):
+                with trainer.part("step"):
+                    record = trainer.step(at.step, batch)
+                    last = at.batch + 1 == len(plan)
+                    log({"event": "step", "epoch": epoch, "step": at.step, "last_of_epoch": last, **record})
+                at = Position(epoch, at.batch + 1, at.step + 1, before + time.perf_counter() - began)
+                guard.after_step(at)
         guard.after_epoch(at)
 
         done = epoch + 1
@@ -114,3 +114,13 @@ def fit(
     if settings.evaluate.test or not validation:  # otherwise they are known: those of the best epoch
         log({"event": "eval", "epoch": kept, "seconds": at.seconds, "split": "test", "metrics": metrics})
     return at.seconds
+
+
+def _refresh_if_due(trainer: Trainer, at: Position, log: Log, guard: Guard) -> None:
+    """Refresh clusters and negatives where it is time; no batch is being prepared."""
+    if trainer.refreshes.due(at.epoch, at.batch, at.step):
+        began = time.perf_counter()
+        with guard.phase():
+            report = trainer.refresh(at.epoch, at.batch)
+        seconds = time.perf_counter() - began
+        log({"event": "refresh", "epoch": at.epoch, "step": at.step, "seconds": seconds, **report})

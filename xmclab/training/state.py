@@ -19,7 +19,7 @@ from xmclab.api import View
 from xmclab.model.tables import RowTable
 from xmclab.training.trainer import Trainer
 
-VIEW, MINED = "view.", "mined."  # prefixes of arrays
+VIEW, MINED, PLAN = "view.", "mined.", "plan."  # prefixes of arrays
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,11 @@ class Refreshed:
 
     epoch: int
     arrays: Mapping[str, NDArray[Any]]
+    batch: int = 0  # batches of the epoch before it
+
+    @property
+    def name(self) -> str:
+        return f"refresh-{self.epoch:06d}" + (f"-{self.batch:09d}" if self.batch else "")
 
 
 def state_of(trainer: Trainer) -> TrainingState:
@@ -103,7 +108,10 @@ def load_state(trainer: Trainer, state: TrainingState) -> None:
 
 
 def refreshed(trainer: Trainer) -> Refreshed | None:
-    """The view, if the sampler or a miner without state of its own needs it again, and what was mined."""
+    """The view, if the sampler or a miner without state of its own needs it again, and what was mined.
+
+    After a refresh within an epoch, also the plan of that epoch, if it was made from the view before.
+    """
     view = trainer.view
     if view is None:
         return None
@@ -111,7 +119,11 @@ def refreshed(trainer: Trainer) -> Refreshed | None:
     arrays = {f"{MINED}{name}": array for name, array in (mined or {}).items()}
     if trainer.sampler.needs_view or (trainer.mines and mined is None):
         arrays |= {f"{VIEW}queries": view.queries_ND, f"{VIEW}labels": view.labels_LD}
-    return Refreshed(view.epoch, arrays)
+    if trainer.sampler.needs_view and view.batch:
+        plans = [plan for plan in (trainer.planned, trainer.resumed) if plan and plan[0] == view.epoch]
+        _, batches = plans[0]
+        arrays |= {f"{PLAN}rows": np.concatenate(batches), f"{PLAN}sizes": np.array(list(map(len, batches)))}
+    return Refreshed(view.epoch, arrays, view.batch)
 
 
 def load_refreshed(trainer: Trainer, latest: Refreshed) -> None:
@@ -119,7 +131,10 @@ def load_refreshed(trainer: Trainer, latest: Refreshed) -> None:
     empty = np.zeros((0, 0), dtype=np.float32)
     queries_ND, labels_LD = (latest.arrays.get(f"{VIEW}{side}", empty) for side in ("queries", "labels"))
     mined = {name.removeprefix(MINED): a for name, a in latest.arrays.items() if name.startswith(MINED)}
-    trainer.see(View(latest.epoch, queries_ND, labels_LD, str(trainer.device)), mined or None)
+    trainer.see(View(latest.epoch, queries_ND, labels_LD, str(trainer.device), latest.batch), mined or None)
+    if f"{PLAN}rows" in latest.arrays:
+        ends = np.cumsum(latest.arrays[f"{PLAN}sizes"])
+        trainer.resumed = latest.epoch, np.split(latest.arrays[f"{PLAN}rows"], ends[:-1])
 
 
 def as_tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:

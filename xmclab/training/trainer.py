@@ -14,7 +14,7 @@ import gc
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from torch import Tensor
 from xmclab.api import Batch, Dataset, Encoder, Head, Keys, Ragged, Side, View
 from xmclab.data.propensity import frequency_bands, inverse_propensity, propensity_of
 from xmclab.data.tokens import Tokeniser
-from xmclab.errors import DataError, DivergedError, MemoryLimitError, Problem
+from xmclab.errors import DataError, Problem
 from xmclab.host.config import Config
 from xmclab.kernels.dispatch import compiled_by_torch
 from xmclab.model.device import autocast_for, pick_device, to_device
@@ -36,21 +36,34 @@ from xmclab.model.dropout import keyed, text_keys
 from xmclab.model.model import Model, with_constant
 from xmclab.objectives.engine import evaluate_vectors
 from xmclab.objectives.truth import Truth
-from xmclab.plan.csr import row_pairs
-from xmclab.plan.pool import build_batch
-from xmclab.system.memory import out_of_memory, what_to_lower
-from xmclab.training.batches import Chunk, Part, Prepared, ahead
-from xmclab.training.diagnosis import diagnose
+from xmclab.plan.pool import build_batch, complete_by_band
+from xmclab.system.memory import out_of_memory
+from xmclab.training.batches import Chunk, EncodedTexts, Part, Prepared, ahead
+from xmclab.training.diagnosis import diverged, exhausted
 from xmclab.training.optim import Optimizers
+from xmclab.training.refreshes import Refreshes
+from xmclab.training.start import Start, freeze, trained_heads
 from xmclab.training.streaming import all_labels, streams
 
 logger = logging.getLogger("xmclab.training")
 
 Record = dict[str, Any]
+
+
 Autocast = Callable[[], contextlib.AbstractContextManager[object]]
 
 
-class ChunkedEncoding:
+class Encoding:
+    """Vectors that are known already; nothing is behind them."""
+
+    def __init__(self, x_BD: Tensor) -> None:
+        self.x_BD = x_BD
+
+    def backward(self) -> None:
+        """Backpropagate the gradient of the vectors through the encoder."""
+
+
+class ChunkedEncoding(Encoding):
     """Encodes texts in chunks, with exact gradients in the memory of one chunk (gradient caching, Gao et al. 2021).
 
     The first pass keeps only the graph of the last chunk; `backward` goes through it, then encodes every other chunk
@@ -70,7 +83,7 @@ class ChunkedEncoding:
         self._kept = outputs[-1] if keep else None
         self.sizes = [len(x) for x in outputs]
         x_BD = torch.cat(outputs) if others else outputs[0]
-        self.x_BD = x_BD.detach().requires_grad_()  # autograd stops here, until `backward`
+        super().__init__(x_BD.detach().requires_grad_())  # autograd stops here, until `backward`
 
     def _encode(self, chunk: Chunk) -> Tensor:
         torch.manual_seed(chunk.seed)
@@ -79,7 +92,6 @@ class ChunkedEncoding:
         return x_BD
 
     def backward(self) -> None:
-        """Backpropagate the gradient of the vectors through the encoder."""
         if self.x_BD.grad is None:
             return
         for chunk, grad_BD in zip(reversed(self.chunks), reversed(self.x_BD.grad.split(self.sizes)), strict=True):
@@ -99,12 +111,13 @@ class Trainer:
         tokeniser: Tokeniser | None = None,
         part: Part = contextlib.nullcontext,
         assets: Path | None = None,
+        start: Start | None = None,
     ) -> None:
         """
         Args:
             part: context manager around each part of the work, such as `encode forward`, for timing.
-            assets: what the encoder of an earlier trainer saved, to continue its training: nothing is then fitted, and
-                the weights are still to be loaded.
+            assets: what the encoder of an earlier trainer saved, whose weights the caller will load.
+            start: weights to begin with, unless training is continued.
         """
         self.config, self.data, self.part = config, data, part
         self.settings = config.settings
@@ -112,50 +125,76 @@ class Trainer:
         self.device = pick_device(self.settings.device)
         self.autocast = autocast_for(self.device, self.settings.precision)
 
-        torch.manual_seed(self.keys.seed_for("parameters"))
-        encoder = config.make("encoder")
         self.tokeniser = tokeniser or Tokeniser(self.settings.data)
-        if assets is None:
-            self.tokeniser.fit(encoder, data.train.texts, data.label_texts)
-        else:
-            encoder.load_assets(assets)
-        heads = {name: config.make(f"head.{name}") for name in config.heads}
-        self.model = Model(encoder, heads, data.num_labels).to(self.device)
+        self.model = self._model(assets or (start.assets if start else None))
+        encoder = self.model.encoder
         self.query_tokens = self.tokeniser.tokens(encoder, data.train.texts, "training queries")
         self.label_tokens = self.tokeniser.tokens(encoder, data.label_texts, "labels")
-
+        if start and assets is None:
+            start.load(self.model)
+        freeze(self.model, config)
+        self.reads_labels = any(self.model.head(name).labels_from == "text" for name in trained_heads(config))
         self.chunk = 0 if self.settings.encode.chunk == "auto" else self.settings.encode.chunk
-        chunk = self.settings.encode.search_chunk
+        self.fixed = self._fixed_texts()
         if assets is None:
-            self.model.start_heads(self.query_tokens, self.label_tokens, data.train.targets_NL, chunk)
+            self._start_heads(start.heads if start else ())
         self.sampler, self.miner = config.make("sampler"), config.make("miner")
         self.view: View | None = None  # the latest
+        self.planned: tuple[int, list[NDArray[np.int64]]] | None = None  # the latest plan, and its epoch
+        self.resumed: tuple[int, list[NDArray[np.int64]]] | None = None  # a plan from a view that is gone
         self.targets_NL, self.filter_NL = data.train.targets_NL, data.train.filter_NL
         self.exclude_NL = (self.targets_NL.astype(bool) + self.filter_NL.astype(bool)).tocsr()
         self.rows_N = np.flatnonzero(np.diff(self.targets_NL.indptr))
         self.bands = frequency_bands(self.targets_NL)
         if not len(self.rows_N):
             raise DataError(Problem(data.name, "no training query has a label"))
-        de_share = self.settings.objective.de_share
+        de_share, heads = self.settings.objective.de_share, trained_heads(config)
         shares = {"de": de_share, "clf": 1 - de_share} if len(heads) > 1 else dict.fromkeys(heads, 1.0)
         self.objectives = {name: replace(config.objective(name), share=shares[name]) for name in heads}
         weighted = self.settings.objective.label_weights != "none"
-        self.streaming = {name for name, head in heads.items() if streams(head, self.objectives[name], weighted)}
+        self.streaming = {n for n in heads if streams(self.model.head(n), self.objectives[n], weighted)}
         self.all_labels = any(objective.needs_all for objective in self.objectives.values())
         self.label_weight_L = self._label_weights()
         self.inverse_propensity_L = self._inverse_propensities()
 
         steps_per_epoch = len(self.plan(0))
         self.steps = self.settings.epochs * steps_per_epoch
+        self.refreshes = Refreshes(self.settings, steps_per_epoch, self.needs_views)
         self.optimizers = Optimizers(self.model, self.settings.optim, self.steps, steps_per_epoch)
         self.compiled: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
         if self.settings.compile:
             self.model.encoder.compile()
             self.compiled = compiled_by_torch
 
-    def refresh_due(self, epoch: int) -> bool:
-        """Whether to refresh clusters or negatives from a new view before this epoch."""
-        return self.needs_views and epoch > 0 and epoch % self.settings.refresh_every == 0
+    def _model(self, assets: Path | None) -> Model:
+        """A new model on the device of the run, its encoder fitted to the texts, or made from what another saved."""
+        config, data = self.config, self.data
+        torch.manual_seed(self.keys.seed_for("parameters"))
+        encoder = config.make("encoder")
+        if assets is None:
+            self.tokeniser.fit(encoder, data.train.texts, data.label_texts)
+        else:
+            encoder.load_assets(assets)
+        heads = {name: config.make(f"head.{name}") for name in config.heads}
+        return Model(encoder, heads, data.num_labels).to(self.device)
+
+    def _fixed_texts(self) -> EncodedTexts | None:
+        """The texts as a frozen encoder sees them; None if it is trained."""
+        if "encoder" not in self.settings.freeze:
+            return None
+        labels = self.label_tokens if self.reads_labels else None
+        return EncodedTexts(self.model, self.query_tokens, labels, self.settings.encode.search_chunk)
+
+    def _start_heads(self, known: Sequence[str]) -> None:
+        """Let heads initialise themselves from the data, except those whose weights are known."""
+        chunk, tokens = self.settings.encode.search_chunk, {"query": self.query_tokens, "label": self.label_tokens}
+
+        def encoded(side: Side) -> Tensor:
+            if self.fixed and self.fixed.tokens[side] is not None:
+                return self.fixed.all(side).to(self.device)
+            return self.model.encode_all(tokens[side], side, chunk, self.device)
+
+        self.model.start_heads(encoded, self.data.train.targets_NL, known)
 
     @property
     def needs_views(self) -> bool:
@@ -174,23 +213,26 @@ class Trainer:
 
     @property
     def mining_depth(self) -> int:
-        """Labels mined for a query, for all epochs until the next refresh."""
-        return min(self.eta * self.settings.refresh_every, self.data.num_labels)
+        """Labels mined for a query, for all its steps until the next refresh."""
+        return min(self.eta * self.refreshes.passes, self.data.num_labels)
 
     @property
     def view_head(self) -> str:
         """The head whose vectors are in a view."""
-        return "de" if "de" in self.objectives else self.model.head_names[0]
+        return "de" if "de" in self.model.head_names else self.model.head_names[0]
 
-    def refresh(self, epoch: int) -> Record:
-        """Encode all queries and labels with the current model, and mine negatives from that view; its record."""
+    def refresh(self, epoch: int, batch: int = 0) -> Record:
+        """Encode all queries and labels with the current model, and mine negatives from that view; its record.
+
+        Within an epoch, whose batches stay as they were planned, after this many of them.
+        """
         with self.part("refresh"):
             chunk = self.settings.encode.search_chunk
             head = self.view_head
             queries = self.model.query_vectors(self.query_tokens, chunk, [head])[head]
             labels = self.model.label_vectors(self.label_tokens, chunk, [head])[head]
             queries = with_constant(queries, labels)
-            self.see(View(epoch, queries.cpu().numpy(), labels.cpu().numpy(), str(self.device)))
+            self.see(View(epoch, queries.cpu().numpy(), labels.cpu().numpy(), str(self.device), batch))
         return dict(self.miner.report())
 
     def see(self, view: View, mined: Mapping[str, NDArray[Any]] | None = None) -> None:
@@ -201,13 +243,24 @@ class Trainer:
             self.miner.load_state(mined)
         self.view = view
 
+    def ready(self) -> None:
+        """Do what is done once, with the weights that training begins with; the first batches do it otherwise."""
+        if self.fixed:
+            with self.part("encode once"):
+                self.fixed.compute()
+
     def plan(self, epoch: int) -> list[NDArray[np.int64]]:
         """The batches of an epoch, as query ids."""
-        batches: list[NDArray[np.int64]] = self.sampler.plan(self.rows_N, self.targets_NL, epoch, self.view, self.keys)
-        return batches
+        if self.resumed and self.resumed[0] == epoch:
+            self.planned = self.resumed
+        else:
+            batches = self.sampler.plan(self.rows_N, self.targets_NL, epoch, self.view, self.keys)
+            self.planned = epoch, batches
+        return self.planned[1]
 
     def batches(self, plan: list[NDArray[np.int64]], first_step: int) -> Iterator[Prepared]:
         """The batches of a plan, each prepared in a thread during the previous step."""
+        self.ready()
         return ahead(lambda item: self.prepare(*item), enumerate(plan, first_step), partial(self.part, "plan wait"))
 
     def prepare(self, step: int, rows: NDArray[np.int64]) -> Prepared:
@@ -215,10 +268,8 @@ class Trainer:
         pool = self.settings.pool
         with self.part("plan"):
             mined_QE = self.miner.sample(rows, self.eta, self.exclude_NL, self.keys.rng("negatives", step))
-            rng = self.keys.rng("pool", step)
-            batch = build_batch(
-                rows, self.targets_NL, self.filter_NL, mined_QE, pool.beta, pool.cap, rng, all_labels=self.all_labels
-            )
+            given = rows, self.targets_NL, self.filter_NL, mined_QE, pool.beta, pool.cap, self.keys.rng("pool", step)
+            batch = build_batch(*given, self.all_labels, pool.replacement, pool.gap)
         with self.part("collate"):
             key_Q, key_P = self._keys(step, "query", batch.rows_Q), self._keys(step, "label", batch.labels_P)
             queries, labels = self._in_chunks(step, batch, key_Q, key_P, chunk := self.chunk)
@@ -228,8 +279,12 @@ class Trainer:
             )
             truth = Truth.of_batch(batch, self.device).with_propensities(inverse_propensity_P)
             seed, update_seed = self.keys.seed_for("heads", step, 0), self.keys.seed_for("updates", step)
-            sides, complete = (queries, labels, labels_P, truth, weight_P), self._complete(batch)
-            return Prepared(batch, *sides, seed, complete, key_Q, key_P, update_seed, chunk)
+            sides, complete = (
+                (queries, labels, labels_P, truth, weight_P),
+                complete_by_band(batch, self.targets_NL, self.bands.names, self.bands.group_L),
+            )
+            fixed = self.fixed.take(batch.rows_Q, batch.labels_P) if self.fixed else None
+            return Prepared(batch, *sides, seed, complete, key_Q, key_P, update_seed, chunk, fixed)
 
     def _keys(self, step: int, side: Side, ids: NDArray[np.int64]) -> Tensor:
         """The keys of dropout of these queries or labels."""
@@ -241,9 +296,11 @@ class Trainer:
     def _in_chunks(
         self, step: int, batch: Batch, key_Q: Tensor | None, key_P: Tensor | None, chunk: int
     ) -> tuple[list[Chunk], list[Chunk]]:
-        """The tokens of the queries, and of the labels if any head reads them."""
-        reads_labels = self.model.reads_label_texts
-        labels = self._chunks(step, "label", self.label_tokens, batch.labels_P, key_P, chunk) if reads_labels else []
+        """The tokens of the queries, and of the labels if a trained head reads them; none for a frozen encoder."""
+        if self.fixed:
+            return [], []
+        reads = self.reads_labels
+        labels = self._chunks(step, "label", self.label_tokens, batch.labels_P, key_P, chunk) if reads else []
         return self._chunks(step, "query", self.query_tokens, batch.rows_Q, key_Q, chunk), labels
 
     def _chunks(
@@ -269,7 +326,7 @@ class Trainer:
             if not math.isfinite(numbers[0]) or not math.isfinite(numbers[1]):
                 found = dict(zip(("loss", "gradient norm", *values), numbers, strict=True))
                 self.optimizers.discard()
-                raise self._diverged(step, prepared, found)
+                raise diverged(self, step, prepared, found)
             torch.manual_seed(prepared.update_seed)
             self.optimizers.step(self.part)
             terms = dict(zip(values, numbers[2:], strict=True))
@@ -302,7 +359,7 @@ class Trainer:
                 used = min(self.chunk or texts, texts)
                 lowers = self.settings.encode.chunk == "auto" and used > 1 and self.optimizers.untouched
                 if not lowers:
-                    raise self._exhausted(step, prepared, used, reason) from error
+                    raise exhausted(self, step, prepared, used, reason) from error
             # Outside of `except`: the error would keep the tensors of the attempt.
             self.optimizers.discard()
             gc.collect()
@@ -310,27 +367,6 @@ class Trainer:
                 torch.cuda.empty_cache()
             self.chunk = (used + 1) // 2
             logger.info("step %d: out of memory; encode.chunk=auto goes on with %d texts at once", step, self.chunk)
-
-    def _exhausted(self, step: int, prepared: Prepared, chunk: int, reason: str) -> MemoryLimitError:
-        """Memory ran out in a step: what it was made of."""
-        batch = prepared.batch
-        total = _count(self.query_tokens, batch.rows_Q)
-        total += _count(self.label_tokens, batch.labels_P) if prepared.labels else 0
-        precision = "float32" if self.autocast is contextlib.nullcontext else "bfloat16"
-        sizes = f"{len(batch.rows_Q):,} queries, {len(batch.labels_P):,} labels in the pool, {total:,} tokens"
-        where = f"out of memory in step {step}"
-        return MemoryLimitError(
-            Problem(where, f"{reason}; {sizes}, chunk {chunk:,}, {precision}", what_to_lower(["run"]))
-        )
-
-    def _complete(self, batch: Batch) -> dict[str, float]:
-        """By band of labels: the share of the queries with such a label whose positives are all in the pool."""
-        true = row_pairs(self.targets_NL, batch.rows_Q)
-        found_Q = np.bincount(batch.positives[0], minlength=len(batch.rows_Q))
-        complete_Q = found_Q == np.bincount(true.row_E, minlength=len(batch.rows_Q))
-        group_E = self.bands.group_L[true.column_E]
-        rows = {name: np.unique(true.row_E[group_E == at]) for at, name in enumerate(self.bands.names)}
-        return {name: float(complete_Q[some].mean()) for name, some in rows.items() if len(some)}
 
     def backward(self, step: int, prepared: Prepared) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of a batch; leaves its gradients in the parameters.
@@ -350,9 +386,12 @@ class Trainer:
             queries.backward()
         return total, values
 
-    def encoded(self, prepared: Prepared) -> tuple[ChunkedEncoding, ChunkedEncoding | None]:
+    def encoded(self, prepared: Prepared) -> tuple[Encoding, Encoding | None]:
         """The queries of a batch, and its labels if their texts are read."""
         self.model.train()
+        if prepared.fixed:
+            x_QD, x_PD = prepared.fixed
+            return Encoding(x_QD), None if x_PD is None else Encoding(x_PD)
         encode = partial(ChunkedEncoding, self.model.encoder, autocast=self.autocast)
         # The side that is encoded last keeps the graph of its last chunk.
         queries = encode(prepared.queries, "query", keep_last=not prepared.labels)
@@ -384,7 +423,8 @@ class Trainer:
                     total = total.detach()
                 sides = [x.grad for x in (x_QD, x_PD) if x is not None and x.grad is not None]
                 rows.backward(engine, scores, known=[total, *sides])
-                roots[q_QD] = scores.dq_QD.to(q_QD.dtype)
+                if q_QD.requires_grad:
+                    roots[q_QD] = scores.dq_QD.to(q_QD.dtype)
                 found = engine.evaluation
             else:
                 with self.autocast():
@@ -395,25 +435,9 @@ class Trainer:
             values |= {f"{name}/{direction}": value for direction, value in found.values.items()}
         if total.requires_grad:
             roots[total] = torch.ones_like(total)
-        torch.autograd.backward(list(roots), list(roots.values()))
+        if roots:
+            torch.autograd.backward(list(roots), list(roots.values()))
         return total.detach(), values
-
-    def _diverged(self, step: int, prepared: Prepared, numbers: Mapping[str, float]) -> DivergedError:
-        batch, diagnosis = prepared.batch, diagnose(self, step, prepared)
-        bad = ", ".join(name for name, value in numbers.items() if not math.isfinite(value))
-        where = f"queries {batch.rows_Q[:5].tolist()}..., {len(batch.labels_P)} labels in the pool"
-        hint = "the update was skipped; try a smaller learning rate or a larger temperature, or check the loss"
-        problems = [Problem(f"step {step}", culprit) for culprit in diagnosis.culprits]
-        error = DivergedError(Problem(f"step {step}", f"{bad} not finite ({where})", hint), *problems)
-        error.details = {
-            "step": step,
-            "culprits": diagnosis.culprits,
-            "scores": {name: [repr(end) for end in ends] for name, ends in diagnosis.scores.items()},
-            "values": {name: repr(value) for name, value in numbers.items()},
-            "rows": batch.rows_Q.tolist(),
-            "labels": batch.labels_P.tolist(),
-        }
-        return error
 
     def _label_weights(self) -> torch.Tensor | None:
         if self.settings.objective.label_weights == "none":
@@ -429,8 +453,3 @@ class Trainer:
     def _inverse_propensity_L(self) -> NDArray[np.float64]:
         propensity = propensity_of(self.data.name, self.settings.evaluate.propensity)
         return inverse_propensity(self.targets_NL, propensity.a, propensity.b)
-
-
-def _count(tokens: Ragged, rows: NDArray[np.int64]) -> int:
-    """The number of tokens of these texts."""
-    return int((tokens.offsets[rows + 1] - tokens.offsets[rows]).sum())

@@ -7,7 +7,7 @@ const BAND_SHADES = {head: 1, torso: 0.6, tail: 0.3};
 
 const names = [...new Set(report.groups.map(group => group.name))];
 const columns = [...new Set(report.groups.map(group => group.column))];
-const colour = name => COLOURS[names.indexOf(name) % COLOURS.length];
+const colour = name => names.includes(name) ? COLOURS[names.indexOf(name) % COLOURS.length] : "currentColor";
 // What the charts show unless the reader chooses; the table shows all of them then.
 const headline = {metric: report.verdict.metric || report.metrics[0], search: report.verdict.search, column: columns[0] || ""};
 const only = {metric: "", search: "", column: "", name: ""};
@@ -235,7 +235,7 @@ function cell(row, heading) {
   const digits = heading.digits ?? 2;
   const spread = value.sd === null ? null : element("span", {class: "sd"}, ` ± ${number(value.sd, digits)}`);
   const made = element("td", {class: value.best ? "number best" : "number"}, number(value.mean, digits), spread);
-  return tipped(made, row.baseline ? "untrained" : `${value.values.length > 1 ? "seeds" : "one seed"}: ${value.values.map(v => number(v)).join(", ")}`);
+  return tipped(made, row.baseline ? row.told : `${value.values.length > 1 ? "seeds" : "one seed"}: ${value.values.map(v => number(v)).join(", ")}`);
 }
 
 // Sections

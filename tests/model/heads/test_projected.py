@@ -14,8 +14,10 @@ from torch import Tensor
 
 import xmclab
 from xmclab.api import Head
+from xmclab.errors import ConfigError
 from xmclab.model.heads.classifier import Classifier
 from xmclab.model.heads.dual_encoder import DualEncoder
+from xmclab.model.heads.projected import projection
 from xmclab.objectives.engine import evaluate_vectors
 from xmclab.objectives.truth import Truth
 
@@ -174,3 +176,49 @@ def test_a_fixed_prior_gets_no_gradient() -> None:
 def test_a_folder_of_another_library_cannot_hold_a_bias(kind: type[Head]) -> None:
     assert make(kind).query_projection() is not None
     assert make(kind, bias="label").query_projection() is None
+
+
+@HEADS
+def test_without_a_projection_vectors_are_those_of_the_encoder(kind: type[Head]) -> None:
+    options = {"activation": "none"} if kind is DualEncoder else {}
+    head, (x_ND, _) = make(kind, projection="none", dim=0, normalise=False, **options), inputs()
+    assert torch.equal(head.queries(x_ND), x_ND)
+    projection = head.query_projection()
+    assert projection is not None
+    assert torch.equal(projection[0](x_ND), x_ND)
+
+
+@HEADS
+def test_a_residual_projection_adds_a_rectified_linear_map(kind: type[Head]) -> None:
+    options = {"activation": "none"} if kind is DualEncoder else {}
+    head, (x_ND, _) = make(kind, projection="residual", dim=WIDTH, init="normal", normalise=False, **options), inputs()
+    weight, bias = (p for name, p in head.named_parameters() if ".linear." in name)
+    expected_ND = x_ND.clone()
+    for n in range(N):
+        for d in range(WIDTH):
+            expected_ND[n, d] += max(0.0, float(x_ND[n] @ weight[d]) + float(bias[d]))
+    torch.testing.assert_close(head.queries(x_ND), expected_ND)
+    assert head.query_projection() is None
+
+
+@pytest.mark.parametrize("projection", ["none", "residual"])
+def test_what_keeps_the_width_of_the_encoder_takes_no_other(projection: str) -> None:
+    with pytest.raises(ConfigError, match=rf"dim=4: projection={projection} keeps the width of the encoder, 6"):
+        make(DualEncoder, projection=projection)
+
+
+def test_initial_maps_are_those_that_were_published() -> None:
+    def weight_and_bias(init: str) -> tuple[Tensor, Tensor]:
+        weight, bias = projection(300, 200, "linear", init).parameters()  # type: ignore[arg-type]
+        return weight, bias
+
+    weight, bias = weight_and_bias("xavier")
+    bound = math.sqrt(6 / 500)
+    assert 0.99 * bound < float(weight.abs().max()) <= bound
+    assert not bias.any()
+    weight, bias = weight_and_bias("normal")
+    assert float(weight.std()) == pytest.approx(0.02, rel=0.02)
+    assert not bias.any()
+    weight, bias = weight_and_bias("default")
+    assert 0.99 < float(weight.abs().max()) * math.sqrt(300) <= 1
+    assert bias.any()

@@ -107,7 +107,7 @@ def test_top_k_breaks_ties_by_id_and_takes_what_is_above_0(k: int) -> None:
 
 def test_blocks_hold_every_query_once_and_are_small() -> None:
     data = small_dataset()
-    cosines = tfidf.Similarities(*tfidf._features(data, data.label_texts))
+    cosines = tfidf.Similarities(*tfidf.features(data, data.label_texts))
     for most in (1, 24, 1 << 23):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(tfidf, "PRODUCTS", most)

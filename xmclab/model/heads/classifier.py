@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import scipy.sparse as sp
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from xmclab.api import log, option
 from xmclab.model.dropout import KeyedDropout
-from xmclab.model.heads.projected import ProjectedHead, projection
+from xmclab.model.heads.projected import STD, ProjectedHead, linear_map, projection
 from xmclab.model.tables import RowTable, TableDtype, TableOptimizer
 
 LABELS_AT_ONCE = 1 << 16  # labels whose initial rows are made together
@@ -21,7 +21,7 @@ LABELS_AT_ONCE = 1 << 16  # labels whose initial rows are made together
 
 @dataclass(eq=False)
 class Classifier(ProjectedHead):
-    """Per-label classifiers: g2 = linear, dropout on the query; labels are rows of a table.
+    """Per-label classifiers: g2 = projection, dropout on the query; labels are rows of a table.
 
     Formula:  q = g2(Phi(x)),  z_l = dropout(Psi_l);  with `normalise`, both at unit length
               with a bias, q has a 1 and z_l its bias at the end, the last number of its row
@@ -32,22 +32,36 @@ class Classifier(ProjectedHead):
 
     row_dropout: float = option(0.1, "share of the label rows' numbers dropped in training", ge=0, lt=1)
     normalise: bool = option(False, "train on cosines instead of inner products")
-    rows: Literal["xavier", "texts", "texts+queries"] = option(
+    rows: Literal["xavier", "normal", "default", "texts", "texts+queries"] = option(
         "xavier",
-        "initial rows: random, the label's text, or that plus the mean of its training queries (both projected)",
+        "initial rows: random by Xavier's rule, N(0, rows_std) or torch's default of a linear layer; the label's text, "
+        "or that plus the mean of its training queries (both projected)",
     )
+    rows_std: float = option(STD, "standard deviation of rows=normal", gt=0)
     table: TableOptimizer = option("adamw", "how the touched rows of the table are updated")
     table_dtype: TableDtype = option("float32", "type of the stored rows; bfloat16 halves them, with random rounding")
     table_lr: float = option(1e-3, "learning rate of the table", gt=0, search=log(1e-3, 1e-1))
+    table_momentum: float = option(0.9, "share of the velocity that table=momentum keeps", ge=0, lt=1)
 
     def build(self, width: int, num_labels: int) -> None:
         super().build(width, num_labels)
-        self.g2 = nn.Sequential(projection(width, self.dim, self.init), KeyedDropout(self.dropout))
+        self.g2 = nn.Sequential(projection(width, self.dim, self.projection, self.init), KeyedDropout(self.dropout))
         self.drop_rows = KeyedDropout(self.row_dropout)
         numbers = self.dim + (self.bias != "none")
-        self.psi = RowTable(num_labels, numbers, lr=self.table_lr, optimizer=self.table, dtype=self.table_dtype)
-        nn.init.xavier_uniform_(self.psi.weight[:, : self.dim])
+        self.psi = RowTable(
+            num_labels, numbers, self.table_lr, self.table, self.table_dtype, momentum=self.table_momentum
+        )
+        self._draw(self.psi.weight[:, : self.dim])
         nn.init.zeros_(self.psi.weight[:, self.dim :])
+
+    def _draw(self, rows_LD: Tensor) -> None:
+        """Initial rows, until texts replace them."""
+        if self.rows == "normal":
+            nn.init.normal_(rows_LD, std=self.rows_std)
+        elif self.rows == "default":
+            nn.init.uniform_(rows_LD, -1 / math.sqrt(self.dim), 1 / math.sqrt(self.dim))
+        else:
+            nn.init.xavier_uniform_(rows_LD)
 
     @property
     def score_bound(self) -> float:
@@ -55,7 +69,7 @@ class Classifier(ProjectedHead):
 
     @property
     def starts_from_texts(self) -> bool:
-        return self.rows != "xavier"
+        return self.rows in ("texts", "texts+queries")
 
     @torch.no_grad()
     def count(self, targets_NL: sp.csr_array) -> None:
@@ -91,7 +105,8 @@ class Classifier(ProjectedHead):
         return self.psi
 
     def query_projection(self) -> tuple[nn.Linear, Literal["tanh", "none"]] | None:
-        return None if self.bias != "none" else (cast(nn.Linear, self.g2[0]), "none")
+        linear = linear_map(self.g2[0], self.width)
+        return None if linear is None or self.bias != "none" else (linear, "none")
 
     def of_rows(self, rows_PD: Tensor) -> Tensor:
         z_PD = rows_PD if self.bias == "none" else rows_PD[:, :-1]

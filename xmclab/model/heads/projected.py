@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from xmclab.api import Head, log, one_of, option
+from xmclab.errors import ConfigError, Problem
 
-ProjectionInit = Literal["default", "identity"]
+Projection = Literal["linear", "residual", "none"]
+ProjectionInit = Literal["default", "identity", "xavier", "normal"]
+STD = 0.02  # of normal weights
 LARGEST_BIAS = 20.0  # divided by the temperature, as a logit: the odds of 2e-9
 LARGEST_FACTOR = 4.0  # of a learnt temperature
 
@@ -28,8 +31,12 @@ class ProjectedHead(Head):
     """
 
     dim: int = option(384, "width of the vectors; 0: that of the encoder", ge=0)
+    projection: Projection = option("linear", "linear: W x + b; residual: x + relu(W x + b); none: x, as encoded")
     dropout: float = option(0.1, "share of the projection dropped in training", ge=0, lt=1)
-    init: ProjectionInit = option("default", "initial linear map: torch's default, or the identity")
+    init: ProjectionInit = option(
+        "default",
+        f"initial W: torch's default, the identity, Xavier-uniform or N(0, {STD:g}); b starts at 0, save by default",
+    )
     temperature: float = option(1 / 18, "divides the scores in training", gt=0, search=log(0.03, 0.3))
     learn_temperature: bool = option(False, f"learn the temperature, up to a factor of {LARGEST_FACTOR:g}")
     bias: Literal["none", "mean", "label"] = option(
@@ -38,15 +45,25 @@ class ProjectedHead(Head):
         search=one_of("none", "label"),
     )
     popularity: float = option(0.0, "times ln(1 + training queries of the label): added to its score in searches", ge=0)
-    normalise_at_search: bool | None = option(None, "search at unit length, apart from the bias; none: if without one")
+    normalise_at_search: bool | None = option(
+        None,
+        "search at unit length, apart from the bias; none: if there is no bias, and a dual encoder was trained so",
+    )
     lr: float = option(2e-4, "learning rate of the projection and the temperature", gt=0)
 
     def __post_init__(self) -> None:
         super().__init__()
 
     def build(self, width: int, num_labels: int) -> None:
-        """Settle the width of the vectors and the bound of their scores; create what other options need."""
-        self.dim = self.dim or width
+        """Settle the width of the vectors and the bound of their scores; create what other options need.
+
+        Raises:
+            ConfigError: the projection needs another `dim`.
+        """
+        if self.projection != "linear" and self.dim not in (0, width):
+            keeps = f"projection={self.projection} keeps the width of the encoder, {width}"
+            raise ConfigError(Problem(f"dim={self.dim}", keeps, "set it to 0"))
+        self.width, self.dim = width, self.dim or width
         bias = LARGEST_BIAS * self.temperature if self.bias != "none" else 0.0
         self.largest_score = (LARGEST_FACTOR if self.learn_temperature else 1.0) + bias
         if self.learn_temperature:
@@ -81,15 +98,18 @@ class ProjectedHead(Head):
 
     def search_labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
         z_PD = self.labels(x_PD, labels_P).float()
-        z_PD, bias_P1 = z_PD[:, : self.dim], z_PD[:, self.dim :]
+        z_PD, bias_P1 = z_PD.tensor_split([z_PD.shape[1] - (self.bias != "none")], dim=1)
         if self.popularity:
             bonus_P1 = self.popularity * padded(self.get_buffer("count_L"), labels_P, 0.0).log1p().unsqueeze(1)
             bias_P1 = bonus_P1 if self.bias == "none" else bias_P1 + bonus_P1
         return torch.cat([self._as_searched(z_PD), bias_P1], dim=1)
 
     def _as_searched(self, v_BD: Tensor) -> Tensor:
-        unit = self.bias == "none" if self.normalise_at_search is None else self.normalise_at_search
-        return F.normalize(v_BD, dim=-1) if unit else v_BD
+        return F.normalize(v_BD, dim=-1) if self.searched_at_unit_length else v_BD
+
+    @property
+    def searched_at_unit_length(self) -> bool:
+        return self.bias == "none" if self.normalise_at_search is None else self.normalise_at_search
 
 
 def counts(targets_NL: sp.csr_array) -> NDArray[np.int64]:
@@ -102,10 +122,40 @@ def padded(x_L: Tensor, labels_P: Tensor, new: float | Tensor) -> Tensor:
     return torch.where(labels_P < len(x_L), x_L[labels_P.clamp(max=len(x_L) - 1)], new)
 
 
-def projection(width: int, dim: int, init: ProjectionInit) -> nn.Linear:
-    """A linear map; `identity` starts as the (rectangular) identity, so that the head begins where the encoder ends."""
+class Residual(nn.Module):
+    """x + relu(W x + b)"""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        return x_BD + F.relu(self.linear(x_BD))
+
+
+def projection(width: int, dim: int, kind: Projection, init: ProjectionInit) -> nn.Module:
+    """A projection; the linear map of `identity` is the (rectangular) identity, so that it begins as the encoder."""
+    if kind == "none":
+        return nn.Identity()
     linear = nn.Linear(width, dim)
     if init == "identity":
         nn.init.eye_(linear.weight)
+    elif init == "xavier":
+        nn.init.xavier_uniform_(linear.weight)
+    elif init == "normal":
+        nn.init.normal_(linear.weight, std=STD)
+    if init != "default":
         nn.init.zeros_(linear.bias)
-    return linear
+    return Residual(linear) if kind == "residual" else linear
+
+
+def linear_map(projection: nn.Module, width: int) -> nn.Linear | None:
+    """What a projection of this width does as one linear map, if it does no more."""
+    if isinstance(projection, nn.Linear):
+        return projection
+    if not isinstance(projection, nn.Identity):
+        return None
+    same = nn.Linear(width, width)
+    nn.init.eye_(same.weight)
+    nn.init.zeros_(same.bias)
+    return same

@@ -2,7 +2,8 @@
 
 Formula:  L = mean_{i,l} loss(i,l)          (cells=sum: the plain sum)
 Where:    l over all labels, for any query i
-Use when: the loss is binary. Tune learning rates to `cells`: the mean divides the sum by the number of cells.
+Use when: the loss is binary. Papers print the sum, and Renee's program trains on it; the default is the mean. Tune
+          learning rates to `cells`: the mean divides the sum by the number of cells.
 Paper:    Menon et al., "Multilabel Reductions: What Is My Loss Optimising?", NeurIPS 2019.
 """
 
