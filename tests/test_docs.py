@@ -3,8 +3,9 @@
 How a page is written, so that it can be run from top to bottom in an empty folder:
 - A ```console block holds commands behind `$ ` and what they print. Compared are lines that start with `error: `
   (exactly the errors of the command above them; a command without such lines must succeed), the number below
-  `$ echo $?`, and the words of each line of a listing (`xmclab parts`, `recipes`, `data`, `--why`, `--dry-run`), which
-  may leave lines out by `...`. The numbers of a training run are not. `/home/you` stands for the reader's folder.
+  `$ echo $?`, and the words of each line of a listing (`xmclab parts`, `recipes`, `presets`, `data`, `--why`,
+  `--dry-run`), which may leave lines out by `...`. The numbers of a training run are not. `/home/you` stands for the
+  reader's folder.
 - A block below a line that is just a file name in backticks and a colon (`my_loss.py`:) is a file that one makes.
 - Any other ```python block is executed, one after the other in one namespace. ```text blocks are only read.
 - `examples/` is at hand. `xmclab run` starts from `QUICK`, so what the page itself says wins. The cells of specs that
@@ -26,6 +27,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +35,7 @@ from xmclab import cli, errors
 from xmclab.errors import ConfigError, XmclabError
 from xmclab.host import hookspecs
 from xmclab.host.compose import check_terms
+from xmclab.host.recipes import read_plain
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
 from xmclab.objectives.expr import parse_expression
@@ -154,7 +157,7 @@ def variables(settings: list[str]) -> Iterator[None]:
 
 
 def is_listing(arguments: list[str]) -> bool:
-    return arguments[0] in ("parts", "recipes", "data") or bool({"--why", "--dry-run"} & set(arguments))
+    return arguments[0] in ("parts", "recipes", "presets", "data") or bool({"--why", "--dry-run"} & set(arguments))
 
 
 def xmclab(arguments: list[str]) -> int:
@@ -355,6 +358,44 @@ def test_the_table_of_symbols_has_every_number_of_the_recipe() -> None:
     set_by_recipe = {key for key, _, source in explained if ".yaml:" in source}
     keys = {row[2] for row in table("recipes.md", "symbols")[1]}
     assert set_by_recipe - keys == {"encoder.pooling", "head.de", "head.clf", "head.de.init", "head.clf.init"}
+
+
+def preset_files() -> dict[str, dict[str, Any]]:
+    """What the files of all presets say, in the order of the table of data sets."""
+    registry, names = default_registry(), [row[0] for row in table("paper.md", "paper-sets")[1]]
+    assert sorted(names) == registry.names("preset")
+    return {name: read_plain(registry.preset(name)) for name in names}
+
+
+def test_the_table_of_data_sets_agrees_with_the_presets() -> None:
+    real = []
+    for name, preset in preset_files().items():
+        sizes = [f"{preset['sizes'][key]:,}" if "sizes" in preset else "–" for key in ("train", "test", "labels")]
+        propensity = ", ".join(f"{number:g}" for number in preset["evaluate"].get("propensity", ())) or "–"
+        real.append([name, *sizes, preset["data"]["query_text"], propensity])
+    assert table("paper.md", "paper-sets")[1] == real
+
+
+def test_the_results_of_the_paper_are_those_of_the_presets() -> None:
+    titles, shown = table("paper.md", "paper-results")
+    named = [
+        (name, system, recipe, row)
+        for name, preset in preset_files().items()
+        for recipe, rows in preset.get("paper", {}).items()
+        for system, row in rows.items()
+    ]
+    assert {key for *_, row in named for key in row} == set(titles[3:])
+    assert sorted(shown) == sorted([*names, *(number(row, title) for title in titles[3:])] for *names, row in named)
+
+
+def test_the_paper_s_table_of_losses_is_that_of_the_preset() -> None:
+    ablation = preset_files()["LF-AmazonTitles-1.3M"]["ablation"]
+    titles, rows = table("paper.md", "paper-losses")
+    assert rows == [[name, *(number(row, title) for title in titles[1:])] for name, row in ablation.items()]
+
+
+def number(row: dict[str, float], title: str) -> str:
+    return "–" if title not in row else f"{row[title]:.2f}" if "@" in title else f"{row[title]:,}"
 
 
 def test_the_table_of_combinations_says_what_is_accepted() -> None:

@@ -36,3 +36,18 @@ def test_what_does_not_fit_a_line_becomes_a_second_table() -> None:
         ["search", "PSP@1", "PSP@3", "PSP@5", "PSP@10"],
     ]
     assert narrow[1].strip() == wide[1].strip() == "propensities A=1 B=2 (mine)"
+
+
+def test_what_was_reported_stands_below_and_is_never_the_best() -> None:
+    stream = io.StringIO()
+    reported = {"theirs (paper)": {"P@1": 99.5, "hours": 3.0}}
+    print_table(Console(file=stream, width=120), "a run", {"de": ROW}, {"guess": ROW}, reported=reported)
+    heading, *rows = [line.split() for line in stream.getvalue().splitlines()[1:] if any(map(str.isalpha, line))]
+    assert [row[0] for row in rows] == ["guess", "de", "theirs"]
+    assert rows[-1] == ["theirs", "(paper)", "99.50"]
+    assert "hours" not in heading
+    stream = io.StringIO()
+    console = Console(file=stream, width=120, force_terminal=True, color_system="standard")
+    print_table(console, "a run", {"de": ROW}, {}, reported=reported)
+    bold = [line for line in stream.getvalue().splitlines() if "\x1b[1m12.35" in line or "\x1b[1m12.34" in line]
+    assert len(bold) == 1

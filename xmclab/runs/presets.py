@@ -7,7 +7,7 @@ from typing import Any
 from xmclab.api import Dataset
 from xmclab.errors import DataError, Problem
 from xmclab.host.config import Config
-from xmclab.host.presets import Preset, Rows, all_presets, presets_of_sizes, rows_of
+from xmclab.host.presets import Rows, all_presets, presets_of_sizes, rows_of
 from xmclab.host.recipes import recipe_layers
 
 
@@ -33,23 +33,19 @@ def refuse_other_sizes(config: Config, data: Dataset) -> None:
     raise DataError(Problem(f"preset={preset.name}", f"{preset.name} has {theirs}; {data.name} has {ours}", hint))
 
 
-def known_sets(config: Config, data: Dataset) -> list[Preset]:
-    """The preset of the run, or those whose data sets have the sizes of its data."""
-    if config.preset:
-        return [config.preset]
-    return presets_of_sizes(sizes_of(data), data.name, all_presets(config.registry))
-
-
 def suggestion(config: Config, data: Dataset) -> str:
     """That there is a preset for the data, if the run has none; empty if there is not."""
-    found = [] if config.preset else known_sets(config, data)
+    if config.preset:
+        return ""
+    found = presets_of_sizes(sizes_of(data), data.name, all_presets(config.registry))
     names, keys = (" or ".join(f"{key}{preset.name}" for preset in found) for key in ("", "preset="))
     return f"these are the sizes of {names}: {keys} uses its settings" if found else ""
 
 
 def results(config: Config, data: Dataset) -> dict[str, Any]:
     """For the result of a run: the name of its preset, and the paper's rows of this recipe on this data."""
-    presets, found = all_presets(config.registry), known_sets(config, data)
+    presets = all_presets(config.registry)
+    found = [config.preset] if config.preset else presets_of_sizes(sizes_of(data), data.name, presets)
     lineage = config.lineage
     if config.recipe not in lineage and config.recipe in config.registry.names("recipe"):  # of a resumed run
         lineage = tuple(layer.name for layer in reversed(recipe_layers(config.recipe, config.registry)))
