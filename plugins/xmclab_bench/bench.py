@@ -112,12 +112,16 @@ def _tuned(
 def _baselines(
     cells: Sequence[Cell], beside: Sequence[str], registry: Registry, keys: Keys, folder: Path, console: Console
 ) -> list[Baselines]:
-    """The baselines that the spec asks for; none, and a note, if they cannot be measured."""
-    try:
-        return measured((resolve((*cell.overrides[len(CELL) :], *beside), registry) for cell in cells), keys, folder)
-    except Exception as error:  # a comparison that took hours does not fail for them
-        console.print(f"no baselines: {exception_line(error)}", style="dim", markup=False, highlight=False)
-        return []
+    """The baselines that the spec asks for; without their packages the usual ones, and none if those fail too."""
+    for chosen in dict.fromkeys((tuple(beside), ())):
+        try:
+            return measured(
+                (resolve((*cell.overrides[len(CELL) :], *chosen), registry) for cell in cells), keys, folder
+            )
+        except Exception as error:  # a comparison that took hours does not fail for them
+            told = f"{'not these' if chosen else 'no'} baselines: {exception_line(error)}"
+            console.print(told, style="dim", markup=False, highlight=False, soft_wrap=True)
+    return []
 
 
 def _groups(jobs: Sequence[Job]) -> list[Group]:

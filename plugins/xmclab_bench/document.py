@@ -185,8 +185,12 @@ def _data_of(groups: Sequence[Group]) -> dict[str, Any]:
         propensity = document.get("propensity")  # runs of earlier versions do not tell
         numbers = [propensity["A"], propensity["B"]] if propensity else []
         told = {"propensity": propensity} if propensity else {}
-        found[f"{document['data']['sha256']} {numbers}"] = {**document["data"], **told}
+        found[_data_key(document["data"]["sha256"], numbers)] = {**document["data"], **told}
     return found
+
+
+def _data_key(sha256: str, propensity: Sequence[float]) -> str:
+    return f"{sha256} {list(propensity)}"
 
 
 def summary_of(values: Sequence[float]) -> dict[str, Any]:
@@ -296,7 +300,7 @@ def _tests_of_predictions(groups: Sequence[Group], wanted: Wanted) -> Iterable[d
     """Every row in every search and metric against the predictions for its data."""
     for group, search, each in itertools.product(groups, wanted.searches, wanted.predictions):
         shared = [metric for metric in wanted.metrics if metric in each.metrics]
-        if shared and set(_data_of([group])) == {each.data}:
+        if shared and set(_data_of([group])) == {_data_key(each.data, each.propensity)}:
             points = {group.name: _points(group, search, shared), each.name: [each.points.of(shared)]}
             for found in _differences(points, same_seeds=False):
                 yield {"search": search, "column": group.column, **found}

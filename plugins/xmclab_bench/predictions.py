@@ -21,6 +21,7 @@ class Predictions:
     name: str
     file: str
     data: str  # its sha256
+    propensity: tuple[float, float]  # A, B
     metrics: Mapping[str, float]
     points: Points
 
@@ -31,19 +32,28 @@ def scored(files: Mapping[str, str], configs: Iterable[Config]) -> list[Predicti
     Raises:
         DataError: a file is missing or malformed, or does not fit the data.
     """
-    different = {config.data_key(): config for config in configs} if files else {}
+    if not files:
+        return []
+    different = {_decides(config): config for config in configs}
     return [each for config in different.values() for each in _of_data(files, config)]
+
+
+def _decides(config: Config) -> tuple[object, ...]:
+    """What decides the metrics of a ranking."""
+    settings = config.settings.evaluate
+    return config.data_key(), settings.propensity, settings.k, settings.recall_k, settings.depth
 
 
 def _of_data(files: Mapping[str, str], config: Config) -> Iterable[Predictions]:
     from xmclab_datatools.rankings import read_ranking
 
-    data, depth = open_data(config), config.settings.evaluate.depth
-    evaluator = Evaluator.of_data(data)
+    data, settings = open_data(config), config.settings.evaluate
+    evaluator = Evaluator.of_data(data, settings)
+    propensity = evaluator.propensity.a, evaluator.propensity.b
     shape, truth = data.test.targets_NL.shape, f"the test set of {data.name}"
     for name, pattern in files.items():
         file = pattern.replace(DATA, data.name)
-        ranking = read_ranking(Path(file), shape, depth, data.test.filter_NL, truth)
+        ranking = read_ranking(Path(file), shape, settings.depth, data.test.filter_NL, truth)
         metrics = evaluator.metrics(ranking)
         points = Points(tuple(metrics), *evaluator.points(ranking, list(metrics)))
-        yield Predictions(name, file, data.fingerprint, metrics, points)
+        yield Predictions(name, file, data.fingerprint, propensity, metrics, points)

@@ -3,6 +3,9 @@
 encoder.lr: log(1e-3, 3e-2)                  spread evenly in their logarithm
 encoder.feature_dropout: linear(0, 0.5)      spread evenly
 pool.beta: [3, 10]                           one of these
+
+A key of a recipe with stages is tried apart in every stage that has the option: as `stages.phi.encoder.lr` and
+`stages.psi.encoder.lr`, which a file may also name. What a stage freezes is not tried there.
 """
 
 from __future__ import annotations
@@ -66,18 +69,59 @@ def declared(config: Config) -> list[Axis]:
 
     The value of the config is always among those to try.
     """
-    values = values_of(config)
+    values, typed_in = values_of(config), overridden(config)
     return [
         Axis(key, _with(option.search, values.get(key)), option.type is int)
-        for key, option in config.options().items()
-        if option.search is not None and config.sources.get(key) != "override" and not _in_expression(config, key)
+        for prefix, stage in stages(config)
+        for key, option in _options(prefix, stage).items()
+        if option.search is not None and key not in typed_in and not _in_expression(stage, key.removeprefix(prefix))
     ]
+
+
+def stages(config: Config) -> list[tuple[str, Config]]:
+    """The stages of a config, the last one last, and what their keys begin with; nothing if it has none."""
+    if not config.earlier:
+        return [("", config)]
+    return [(f"stages.{stage.stage}.", stage) for stage in (*config.earlier.values(), config)]
+
+
+def tunable(config: Config) -> dict[str, Any]:
+    """The options that can be tried, by their keys: those of every stage, but not of what it freezes."""
+    return {key: option for prefix, stage in stages(config) for key, option in _options(prefix, stage).items()}
+
+
+def _options(prefix: str, stage: Config) -> dict[str, Any]:
+    frozen = tuple(f"{place}." for place in stage.settings.freeze)
+    return {f"{prefix}{key}": option for key, option in stage.options().items() if not key.startswith(frozen)}
+
+
+def overridden(config: Config) -> set[str]:
+    """The keys that were set on the command line."""
+    return {
+        f"{prefix}{key}"
+        for prefix, stage in stages(config)
+        for key, source in stage.sources.items()
+        if source == "override"
+    }
 
 
 def values_of(config: Config) -> dict[str, Any]:
     """The value of every option of a config, by its key."""
-    defaults = {key: option.default for key, option in config.options().items()}
-    return defaults | {key: value for key, value, _ in config.explain()}
+    values: dict[str, Any] = {}
+    for prefix, stage in stages(config):
+        values |= {f"{prefix}{key}": option.default for key, option in stage.options().items()}
+        values |= {f"{prefix}{key}": value for key, value, _ in stage.explain()}
+    return values
+
+
+def in_stages(entries: list[Entry], config: Config) -> list[Entry]:
+    """The entries of a space; one that names no stage stands for every stage that has the option."""
+    found = []
+    for entry in entries:
+        keys = [f"{prefix}{entry.key}" for prefix, _ in stages(config)]
+        having = [key for key in keys if key in tunable(config)]
+        found += [replace(entry, key=key) for key in having or [entry.key]]
+    return found
 
 
 def _with(values: Span | OneOf, value: Any) -> Span | OneOf:
@@ -113,9 +157,9 @@ def space_of(entries: list[Entry], config: Config) -> list[Axis]:
     Raises:
         ConfigError: with every problem of them.
     """
-    options = config.options()
+    options = tunable(config)
     problems, axes = [], []
-    for entry in entries:
+    for entry in in_stages(entries, config):
         option = options.get(entry.key)
         if option is None:
             hint = did_you_mean(entry.key, options)

@@ -175,6 +175,9 @@ def resolve_cells(spec: Spec, registry: Registry) -> tuple[list[tuple[Cell, Conf
         except ConfigError as error:
             refused.append(LeftOut(cell, "; ".join(map(str, error.problems))))
     _refuse_useless(spec, [cell for cell, _ in found], refused)
+    if spec.beside and spec.unfit == "refuse":
+        plain = [text for text in found[0][0].overrides if not _below(text, BASELINE)]
+        resolve([*plain, *spec.beside], registry)  # reports baselines that cannot be used
     _refuse_same(found)
     _refuse_unmeasured(spec, [config for _, config in found])
     _refuse_other_propensities(found)

@@ -18,7 +18,7 @@ from xmclab.host import Config, Registry, resolve
 from xmclab.host.recipes import MADE_WITH, Entry, is_file_name
 from xmclab.system.files import new_file
 from xmclab_bench.curves import tuning_curve
-from xmclab_bench.space import Axis, declared, read_space, space_of, values_of
+from xmclab_bench.space import Axis, declared, in_stages, overridden, read_space, space_of, stages, tunable, values_of
 from xmclab_bench.spec import Cell, Spec
 from xmclab_bench.study import EPOCH, GIVEN, JOURNAL, REASON, Question, Runner, best_of, drawn_by, ended, open_study
 
@@ -85,7 +85,8 @@ def tune(
         raise ConfigError(
             Problem("tune", f"none of {len(reasons)} trials was complete", next(filter(None, reasons), ""))
         )
-    chosen = {**drawn_by(best, axes), "epochs": str(best.user_attrs[EPOCH])}
+    last, _ = stages(config)[-1]
+    chosen = {**drawn_by(best, axes), f"{last}epochs": str(best.user_attrs[EPOCH])}
     typed = [text for text in overrides if text.partition("=")[0] not in chosen and not text.startswith("validate.")]
     recipe = _write_recipe(out / RECIPE, config, overrides, chosen)
     return Tuned(study, question, best, chosen, ("run", *typed, *_overrides(chosen)), recipe)
@@ -93,7 +94,7 @@ def tune(
 
 def _axes(config: Config, space: Path | None) -> list[Axis]:
     axes = declared(config) if space is None else read_space(space, config)
-    if typed := [axis.key for axis in axes if config.sources.get(axis.key) == "override"]:
+    if typed := [axis.key for axis in axes if axis.key in overridden(config)]:
         hint = "leave it out of one of them"
         raise ConfigError(*(Problem(key, "is set on the command line and tried by the space", hint) for key in typed))
     if not axes:
@@ -144,11 +145,9 @@ def _of_row(spec: Spec, config: Config) -> list[Axis]:
     """What is tried for a row: of the spec's space what the row has and does not set itself."""
     if not spec.space:
         return declared(config)
-    options = config.options()
-    tried = {key: value for key, value in spec.space.items() if config.sources.get(key) != "override"}
-    entries = [
-        Entry(key, value, spec.name, f"{spec.name}: space.{key}") for key, value in tried.items() if key in options
-    ]
+    options, typed = tunable(config), overridden(config)
+    declared_here = [Entry(key, value, spec.name, f"{spec.name}: space.{key}") for key, value in spec.space.items()]
+    entries = [entry for entry in in_stages(declared_here, config) if entry.key in options and entry.key not in typed]
     return space_of(entries, config) if entries else []
 
 
@@ -166,7 +165,9 @@ def tune_rows(
     first: dict[tuple[str, str], tuple[Cell, Config]] = {}
     for cell, config in cells:
         first.setdefault((cell.row, cell.column), (cell, config))
-    known = {key for _, config in first.values() for key in config.options()}
+    configs = [config for _, config in first.values()]
+    known = {key for config in configs for key in tunable(config)}
+    known |= {key.removeprefix(prefix) for config in configs for prefix, _ in stages(config) for key in known}
     if unknown := [key for key in spec.space if key not in known]:
         raise ConfigError(
             *(Problem(f"space.{key}", "no row has such an option", did_you_mean(key, known)) for key in unknown)

@@ -12,7 +12,7 @@ from xmclab.errors import ConfigError
 from xmclab.host import Config, resolve
 from xmclab.host.registry import default_registry
 from xmclab.options import OneOf, Span
-from xmclab_bench.space import Axis, declared, described, read_space, typed
+from xmclab_bench.space import Axis, declared, described, read_space, typed, values_of
 
 
 def config(*overrides: str) -> Config:
@@ -95,3 +95,42 @@ def test_a_span_and_a_choice_check_themselves() -> None:
         Span(1.0, 1.0)
     with pytest.raises(ValueError, match="two"):
         OneOf(("a",))
+
+
+STAGES = """\
+# Two stages.
+base: unidec
+stages:
+  phi: {head.clf: none, epochs: 3}
+  psi: {freeze: encoder, start: phi, epochs: 2, head.clf.table_lr: 0.02}
+"""
+
+
+@pytest.fixture
+def staged(tmp_path: Path) -> Path:
+    recipe = tmp_path / "staged.yaml"
+    recipe.write_text(STAGES)
+    return recipe
+
+
+def test_every_stage_tries_its_own_options_but_not_what_it_freezes(staged: Path) -> None:
+    config = resolve([f"recipe={staged}", "stages.phi.head.de.temperature=0.1"], default_registry())
+    found = described(declared(config))
+    assert found["stages.phi.encoder.lr"] == "log(0.001, 0.03)"
+    assert "stages.psi.head.clf.table_lr" in found
+    assert not any(key.startswith(("stages.psi.encoder.", "stages.phi.head.clf.")) for key in found)
+    assert not {"encoder.lr", "stages.phi.head.de.temperature"} & found.keys()
+    assert "stages.psi.head.de.temperature" in found
+    values = values_of(config)
+    assert (values["stages.psi.head.clf.table_lr"], values["stages.phi.head.de.temperature"]) == (0.02, 0.1)
+
+
+def test_a_key_without_a_stage_stands_for_all_that_have_it(staged: Path, tmp_path: Path) -> None:
+    config, file = resolve([f"recipe={staged}"], default_registry()), tmp_path / "space.yaml"
+    file.write_text("encoder.lr: log(1e-3, 1e-2)\nhead.de.lr: log(1e-3, 1e-2)\nstages.psi.pool.beta: [3, 10]\n")
+    axes = read_space(file, config)
+    places = ["stages.phi.encoder.lr", "stages.phi.head.de.lr", "stages.psi.head.de.lr", "stages.psi.pool.beta"]
+    assert [axis.key for axis in axes] == places
+    drawn = [f"{axis.key}={axis.draw(optuna.trial.FixedTrial({axis.key: '3'}))}" for axis in axes if "beta" in axis.key]
+    again = resolve([f"recipe={staged}", *drawn], default_registry())
+    assert (again.settings.pool.beta, again.earlier["phi"].settings.pool.beta) == (3, 10)

@@ -116,7 +116,7 @@ def test_every_named_spec_resolves_whole(name: str) -> None:
 
 def test_the_papers_comparisons_ship() -> None:
     papers = {"reductions", "losses", "batches", "negatives", "hard_negatives", "symmetric", "pool", "efficiency"}
-    assert set(named_specs()) == papers | {"efficiency_transformer"}
+    assert set(named_specs()) == papers | {"efficiency_transformer", "search", "systems", "systems_published"}
 
 
 @pytest.mark.parametrize("name", ["losses", "batches", "negatives", "hard_negatives", "symmetric", "pool"])
@@ -161,6 +161,8 @@ def test_combinations_that_cannot_be_are_left_out_with_the_reason(spec_file: Cal
         (SPEC.replace("[loss=supcon]", "{loss: supcon}"), "a row is a list of overrides (such as [loss=supcon])"),
         ("- a\n- b\n", "a mapping"),
         ("# Nothing.\nbase: [recipe=unidec]\n", "declares nothing to compare"),
+        (f"{SPEC}predictions: {{0.5 DS: p.txt}}\n", "predictions.0.5 DS: a row has this name"),
+        (f"{SPEC}predictions: {{mine: [a, b]}}\n", "predictions are a file (such as runs/mine/{data}.txt)"),
         (SPEC.replace("columns: pool.eta", "columns: loss.de"), "the grid has no key 'loss.de' (known: pool.eta)"),
     ],
 )
@@ -193,3 +195,28 @@ def test_rows_share_a_propensity_model(spec_file: Callable[[str], str]) -> None:
         default_registry(),
     )
     assert {config.settings.evaluate.propensity for _, config in cells} == {(0.6, 2.6), (0.5, 0.4)}
+
+
+def test_rows_that_no_config_allows_may_be_skipped(spec_file: Callable[[str], str]) -> None:
+    text = "base: [recipe=unidec]\nrows:\n  DS: [loss.de=ds]\n  gone: [recipe=not_there]\nunfit: skip\n"
+    path = spec_file(text)
+    cells, left_out = resolve_cells(load_spec(path, []), default_registry())
+    assert [cell.row for cell, _ in cells] == ["DS"]
+    ((row, reason),) = [(left.cell.row, left.reason) for left in left_out]
+    assert row == "gone"
+    assert "unknown recipe 'not_there'" in reason
+    assert "gone: none of its cells can run" in problems(path, "unfit=refuse")
+    assert "unfit: there is no 'keep'" in problems(path, "unfit=keep")
+    assert "no cell can run" in problems(spec_file(text.replace("loss.de=ds", "loss.de=gone")))
+
+
+def test_baselines_and_predictions_stand_beside_the_cells(spec_file: Callable[[str], str]) -> None:
+    path = spec_file(SPEC + "predictions:\n  XR-Linear, 3 trees: pecos/{data}.txt\n")
+    known = load_spec(path, [])
+    spec = load_spec(path, ["baseline=tfidf_neighbours", "baseline.neighbours=3", "predictions.mine v1.2=a=b.npz"])
+    assert spec.beside == ("baseline=tfidf_neighbours", "baseline.neighbours=3")
+    assert not any("baseline" in text for cell in spec.cells() for text in cell.overrides)
+    assert spec.predictions == {"XR-Linear, 3 trees": "pecos/{data}.txt", "mine v1.2": "a=b.npz"}
+    assert spec.fingerprint == known.fingerprint
+    assert "unknown baseline 'tfidf'" in problems(path, "baseline=tfidf")
+    resolve_cells(load_spec(path, ["baseline=tfidf", "unfit=skip"]), default_registry())
