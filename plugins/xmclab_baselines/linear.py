@@ -18,6 +18,7 @@ import scipy.sparse as sp
 import torch
 
 from xmclab.api import Baseline, Dataset, Ranking, option
+from xmclab.data.sparse import no_pairs
 from xmclab_baselines.extras import require
 from xmclab_baselines.tfidf import LAST_ID, features
 
@@ -81,8 +82,7 @@ class OneVsAll(Baseline):
         if len(ignored):
             x_NF, target_N = x_NF[target_N >= 0], target_N[target_N >= 0]
         if not len(positive) or target_N.all() or not x_NF.nnz:  # liblinear wants both classes
-            none_1F: sp.csr_array = sp.csr_array((1, x_NF.shape[1]), dtype=np.float32)
-            return none_1F, 1.0 if len(positive) else -np.inf
+            return no_pairs(1, x_NF.shape[1]), 1.0 if len(positive) else -np.inf
         model = LinearSVC(dual=False, C=self.c, tol=self.tolerance).fit(x_NF, target_N)
         weights_F = model.coef_[0].astype(np.float32)
         kept = np.flatnonzero(np.abs(weights_F) >= max(self.delta, np.finfo(np.float32).tiny))

@@ -137,7 +137,7 @@ def _verdict(document: Mapping[str, Any], column: str, search: str, metric: str)
         best, told = _compared(place, tested)
     if told:
         where = f"{document['columns'] or 'column'}={column}, " if column else ""
-        others = () if single else _beside(place, leader)
+        others = () if single or leader is None else _beside(place, leader)
         reservations = _reservations(document, place, tested, column)
         told = [f"{where}{metric} of {search}: {told[0]}", *told[1:], *others, *reservations]
     sentences = [f"{text}." for text in told]
@@ -157,7 +157,8 @@ def _place(document: Mapping[str, Any], column: str, search: str, metric: str) -
         for row in document["rows"]
         if (row["column"], row["search"]) == (column, search) and metric in row["metrics"]
     }
-    differences, outside = {}, {}
+    differences: dict[tuple[str, str], Difference] = {}
+    outside: dict[tuple[str, str], Difference] = {}
     for test in document["tests"]:
         if (test["column"], test["search"], test["metric"]) == (column, search, metric):
             a, b, value, low, high, p = (test[key] for key in ("a", "b", "value", "low", "high", "p"))

@@ -31,7 +31,8 @@ class LabelsAsQueries(Transform):
 def with_label_queries(data: Dataset, targets_LL: sp.csr_array) -> Dataset:
     """The data set with the labels as further training queries, after the others.
 
-    Files of negatives list none for them, and they have no filter pairs: those of a query with the text of a label exclude that label, here the first target.
+    Files of negatives list none for them, and they have no filter pairs: those of a query with the text of a label
+    exclude that label, here the first target.
     """
     train, labels = data.train, data.num_labels
     nothing_LL, listed_NL = no_pairs(labels, labels), train.candidates_NL
