@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xmclab.api import Batch, Dataset, Encoder, Head, Keys, Ragged, Side, View
-from xmclab.data.propensity import frequency_bands, inverse_propensity, propensity_of
+from xmclab.data.propensity import frequency_bands
 from xmclab.data.tokens import Tokeniser
 from xmclab.errors import DataError, Problem
 from xmclab.host.config import Config
@@ -40,6 +40,7 @@ from xmclab.plan.pool import build_batch, complete_by_band
 from xmclab.system.memory import out_of_memory
 from xmclab.training.batches import Chunk, EncodedTexts, Part, Prepared, ahead
 from xmclab.training.diagnosis import diverged, exhausted
+from xmclab.training.objectives import label_weights, objectives_of
 from xmclab.training.optim import Optimizers
 from xmclab.training.refreshes import Refreshes
 from xmclab.training.start import Start, freeze, trained_heads
@@ -144,17 +145,14 @@ class Trainer:
         self.resumed: tuple[int, list[NDArray[np.int64]]] | None = None  # a plan from a view that is gone
         self.targets_NL, self.filter_NL = data.train.targets_NL, data.train.filter_NL
         self.exclude_NL = (self.targets_NL.astype(bool) + self.filter_NL.astype(bool)).tocsr()
-        self.rows_N = np.flatnonzero(np.diff(self.targets_NL.indptr))
+        self.rows_N = self._rows_with_labels()
         self.bands = frequency_bands(data.real.targets_NL)
-        if not len(self.rows_N):
-            raise DataError(Problem(data.name, "no training query has a label"))
-        de_share, heads = self.settings.objective.de_share, trained_heads(config)
-        shares = {"de": de_share, "clf": 1 - de_share} if len(heads) > 1 else dict.fromkeys(heads, 1.0)
-        self.objectives = {name: replace(config.objective(name), share=shares[name]) for name in heads}
-        weighted = self.settings.objective.label_weights != "none"
-        self.streaming = {n for n in heads if streams(self.model.head(n), self.objectives[n], weighted)}
+        self.objectives = objectives_of(config)
+        known = label_weights(data, self.settings, self.objectives, self.device)
+        self.label_weight_L, self.inverse_propensity_L = known
+        weighted = self.label_weight_L is not None
+        self.streaming = {n for n, each in self.objectives.items() if streams(self.model.head(n), each, weighted)}
         self.all_labels = any(objective.needs_all for objective in self.objectives.values())
-        self.label_weight_L, self.inverse_propensity_L = self._label_weights(weighted)
         if prepares and self.draws_negatives:
             self.miner.prepare(data, self.exclude_NL, self.keys)
         steps_per_epoch = len(self.plan(0))
@@ -195,6 +193,13 @@ class Trainer:
             return self.model.encode_all(tokens[side], side, chunk, self.device)
 
         self.model.start_heads(encoded, self.data.train.targets_NL, known, self.data.real.targets_NL)
+
+    def _rows_with_labels(self) -> NDArray[np.int64]:
+        """The training queries that have a label."""
+        rows_N = np.flatnonzero(np.diff(self.targets_NL.indptr))
+        if not len(rows_N):
+            raise DataError(Problem(self.data.name, "no training query has a label"))
+        return rows_N
 
     @property
     def needs_views(self) -> bool:
@@ -436,14 +441,3 @@ class Trainer:
         if roots:
             torch.autograd.backward(list(roots), list(roots.values()))
         return total.detach(), values
-
-    def _label_weights(self, weighted: bool) -> tuple[Tensor | None, Tensor | None]:
-        """[L] the weights and the inverse propensities of all labels, each None where it is not used."""
-        needed = any(objective.needs_propensities for objective in self.objectives.values())
-        if not weighted and not needed:
-            return None, None
-        propensity = propensity_of(self.data.name, self.settings.evaluate.propensity)
-        known_L = inverse_propensity(self.data.real.targets_NL, propensity.a, propensity.b)
-        both = known_L / known_L.mean(), known_L
-        weight_L, inverse_L = (torch.from_numpy(x_L).float().to(self.device) for x_L in both)
-        return weight_L if weighted else None, inverse_L if needed else None
