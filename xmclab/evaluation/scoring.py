@@ -104,8 +104,11 @@ class Evaluator:
         return contributions(ranking, self.truth_NL, self.weights_L, frequency_bands(self.train_NL), *self.cuts)
 
     def points(self, ranking: Ranking, metrics: Sequence[str]) -> tuple[Floats, Floats]:
-        """(found_GM, best_GM): what each query, or group of queries, adds to the metrics; for tests of differences."""
-        rng = Keys(0).rng("points")  # the same groups in every run
+        """(found_GM, best_GM): what each query, or group of queries, adds to the metrics; for tests of differences.
+
+        The queries are in random order, the same for every ranking of as many queries.
+        """
+        rng = Keys(0).rng("points")
         return group_sums(ranking, self.truth_NL, self.weights_L, metrics, rng)
 
     def scores(self, ranking: Ranking, draws: int = 1000, seed: int = 0) -> Scores:
