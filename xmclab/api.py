@@ -52,6 +52,7 @@ __all__ = [
     "Search",
     "Side",
     "Split",
+    "TextFields",
     "Tokens",
     "Tracker",
     "Transform",
@@ -64,6 +65,7 @@ __all__ = [
 ]
 
 Side = Literal["query", "label"]
+TextFields = Literal["title", "content", "title+content"]  # what is read of a query or label
 Tokens = dict[str, Any]  # input of an encoder, with names of its choice; only tensors are moved to the device
 
 
@@ -541,6 +543,11 @@ class Miner(ABC):
         Called if negatives are drawn at all. A resumed run calls it again, before `load_state`: it must be repeatable.
         """
 
+    @property
+    def mining_depth(self) -> int:
+        """Optional: the `depth` of every refresh; 0: the labels that a query draws until the next one."""
+        return 0
+
     def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
         """Mine up to `depth` labels for every training query, none of them in its row of `exclude_NL`."""
 
@@ -659,7 +666,9 @@ class Search(ABC):
 class Reader(ABC):
     """A file format. The first line of its docstring says which files it looks for."""
 
-    text: Literal["title", "title+content"] = option("title", "text fields to read for queries and labels")
+    text: TextFields = option("title", "text fields to read for queries and labels")
+    query_text: TextFields | None = option(None, "those of queries; none: reader.text; set as `data.query_text=...`")
+    label_text: TextFields | None = option(None, "those of labels; none: reader.text; set as `data.label_text=...`")
 
     @abstractmethod
     def matches(self, folder: Path) -> bool:
@@ -675,6 +684,10 @@ class Reader(ABC):
         By default another data set of this format. The caller checks that its labels are those of `data`.
         """
         return self.read(source)
+
+    def text_of(self, side: Side) -> TextFields:
+        """The text fields to read on a side."""
+        return (self.query_text if side == "query" else self.label_text) or self.text
 
 
 @dataclass

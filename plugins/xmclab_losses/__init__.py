@@ -14,6 +14,7 @@ def xmclab_parts() -> list[PartRef]:
         part("loss", "soft_topk", "xmclab_losses.soft_topk:SoftTopK"),
         part("loss", "snm", "xmclab_losses.snm:StochasticNegativeMining"),
         part("loss", "triplet", "xmclab_losses.triplet:Triplet"),
+        part("loss", "k_prob_contrastive", "xmclab_losses.k_prob_contrastive:KProbContrastive"),
         part("loss", "bce", "xmclab_losses.bce:BinaryCrossEntropy"),
         part("loss", "smooth_bce", "xmclab_losses.smooth_bce:SmoothBCE"),
         part("loss", "focal", "xmclab_losses.focal:Focal"),

@@ -223,8 +223,8 @@ class Trainer:
 
     @property
     def mining_depth(self) -> int:
-        """Labels mined for a query, for all its steps until the next refresh."""
-        return min(self.eta * self.refreshes.passes, self.data.num_labels)
+        """Labels mined for a query at a refresh: those that it draws until the next one, unless the miner says."""
+        return min(self.miner.mining_depth or self.eta * self.refreshes.passes, self.data.num_labels)
 
     @property
     def view_head(self) -> str:

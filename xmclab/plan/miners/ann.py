@@ -1,7 +1,8 @@
 """Nearest-neighbour negatives: the labels that the model itself confuses with a query's positives.
 
 Where:    H_i nearest labels of query i in the latest view without its positives and filter pairs, |H_i| = depth
-Paper:    Kharbanda et al., UniDEC (WWW 2025), with depth = eta · refresh_every.
+Paper:    Kharbanda et al., UniDEC (WWW 2025), with depth = eta · refresh_every; fixed depths: 200 in ANCE (Xiong et
+          al., ICLR 2021), 100 in DEXML (Gupta et al., ICLR 2024).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from xmclab.api import Keys, Miner, View
+from xmclab.api import Keys, Miner, View, option
 from xmclab.plan.csr import contains
 from xmclab.plan.draws import distinct
 
@@ -31,6 +32,13 @@ class AnnMiner(Miner):
     """Labels drawn from the nearest ones of the latest view; none before the first."""
 
     needs_view: ClassVar[bool] = True
+
+    depth: int = option(0, "nearest labels to draw from; 0: as many as a query draws until the next refresh", ge=0)
+
+    @property
+    def mining_depth(self) -> int:
+        """The option."""
+        return self.depth
 
     def __post_init__(self) -> None:
         self._hard_NH: NDArray[np.int32] | None = None  # -1 only at the ends of rows
