@@ -667,8 +667,8 @@ class Reader(ABC):
     """A file format. The first line of its docstring says which files it looks for."""
 
     text: TextFields = option("title", "text fields to read for queries and labels")
-    query_text: TextFields | None = option(None, "those of queries; none: reader.text; set as `data.query_text=...`")
-    label_text: TextFields | None = option(None, "those of labels; none: reader.text; set as `data.label_text=...`")
+    query_text: TextFields | None = option(None, "the same for queries; none: as `text`; set by data.query_text")
+    label_text: TextFields | None = option(None, "the same for labels; none: as `text`; set by data.label_text")
 
     @abstractmethod
     def matches(self, folder: Path) -> bool:

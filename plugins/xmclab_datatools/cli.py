@@ -15,7 +15,7 @@ from xmclab.cli.common import Json, note, print_json
 from xmclab.system import messages
 
 if TYPE_CHECKING:
-    from xmclab.api import Dataset
+    from xmclab.api import Dataset, Reader
     from xmclab.host import Config
     from xmclab_datatools.write import Contents
 
@@ -105,7 +105,9 @@ def convert(
     from xmclab_datatools.write import HOLD_CONTENTS, NO_CONTENTS, WRITERS
 
     config = with_reader(_config(source, overrides))
-    if config.make("reader").text == "title+content" and to not in HOLD_CONTENTS:
+    reader: Reader = config.make("reader")
+    titles = reader.text_of("query") == reader.text_of("label") == "title"
+    if not titles and to not in HOLD_CONTENTS:
         data, contents = _open(config)[1], NO_CONTENTS
     else:
         data, contents = _open_with_contents(config)
@@ -162,6 +164,9 @@ def _open(config: Config) -> tuple[str, Dataset]:
 def _open_with_contents(config: Config) -> tuple[Dataset, Contents]:
     """The data set with titles as texts, and the other text fields; the reader is already known."""
     from xmclab_datatools.write import with_contents
+
+    for own in ("query_text", "label_text"):
+        config = config.with_option("reader", own, None)
 
     def read(text: Literal["title", "title+content"]) -> Dataset:
         # Do not repeat the same warnings.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -202,3 +203,65 @@ def test_content_is_read_where_the_model_was_trained_with_it(
     )
     [label] = json.loads(out)["labels"]
     assert (label["label"], label["text"]) == (922, "draw curves")
+
+
+@pytest.fixture(scope="module")
+def long_texts(train: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a data set whose queries have contents, and a run on these."""
+    folder = tmp_path_factory.mktemp("long")
+    data = folder / "data"
+    data.mkdir()
+    words = ("plot functions", "mail client", "music player", "web server")
+    (data / "lbl.json").write_text("".join(json.dumps({"title": text, "uid": text}) + "\n" for text in words))
+    records = [{"title": f"number {row}", "content": words[row % 4], "target_ind": [row % 4]} for row in range(24)]
+    for name, rows in (("trn", records[:20]), ("tst", records[20:])):
+        (data / f"{name}.json").write_text("".join(json.dumps(record) + "\n" for record in rows))
+    train(folder / "run", f"data={data}", "data.query_text=content")
+    return folder
+
+
+@pytest.mark.parametrize("exported", [False, True])
+def test_queries_are_read_by_the_content_that_the_model_was_trained_on(
+    call: Call, long_texts: Path, tmp_path: Path, exported: bool
+) -> None:
+    run = long_texts / "run"
+    if exported:
+        assert call("export", run, "--to", tmp_path / "export")[0] == 0
+        run = tmp_path / "export"
+    file, more = tmp_path / "q.jsonl", tmp_path / "more.jsonl"
+    file.write_text('{"title": "a", "content": "mail client"}\n{"title": "music"}\n')
+    more.write_text('{"uid": "b", "title": "a label", "content": "mail client"}\n')
+    code, out, err = call("predict", run, "--input", file, "--add-labels", more, "-k", "9", "--json")
+    assert code == 0
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [each["query"] for each in found] == ["mail client", "music"]
+    assert f"note: {file}: 1 of 2 texts have no 'content'; reading the title instead" in err
+    assert {label["text"] for label in found[0]["labels"] if label["name"] == "b"} == {"a label"}
+    file.write_text('{"id": 1, "title": "music"}\n')
+    code, out, err = call("predict", run, "--input", file)
+    assert (code, out) == (3, "")
+    assert "no query has a 'content', which the model was trained on (columns: 'id', 'title'; choose one" in err
+    assert json.loads(call("predict", run, "--input", file, "--column", "title", "--json")[1])["query"] == "music"
+
+
+def test_eval_reads_the_content_that_the_model_was_trained_on(call: Call, long_texts: Path) -> None:
+    run = long_texts / "run"
+    code, out, _ = call("eval", run, "--json")
+    assert code == 0
+    assert json.loads(out)["metrics"] == json.loads((run / "result.json").read_text())["metrics"]
+    code, _, err = call("eval", run, "--data", "tiny")
+    assert code == 3
+    assert "tst.json.gz: no query has a 'content' (data.query_text=title reads the title)" in err
+    code, out, _ = call("eval", run, "--data", "tiny", "data.query_text=title", "--json")
+    assert (code, json.loads(out)["data"]["test"]) == (0, 399)
+
+
+def test_a_run_is_continued_with_its_texts(call: Call, long_texts: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(long_texts / "run", run)
+    code, _, err = call("run", "--resume", run, "data.query_text=title")
+    assert code == 2
+    assert "error: data.query_text: content in the run, title in this command" in err
+    code, _, err = call("run", "--resume", run, "data.query_text=title", "epochs=9", "resume.allow=data.query_text")
+    assert code == 2
+    assert "data.query_text" not in err

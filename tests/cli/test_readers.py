@@ -63,7 +63,8 @@ def test_a_run_reads_with_the_options_of_a_plugins_reader_and_eval_does_so_again
     assert code == 0
     result = json.loads(out)
     assert result["data"]["labels"] == 2
-    assert result["config"]["reader"] == {"name": "words", "text": "title", "column": 2}
+    texts = {"text": "title", "query_text": None, "label_text": None}
+    assert result["config"]["reader"] == {"name": "words", **texts, "column": 2}
     assert yaml.safe_load((run / "config.yaml").read_text())["reader"] == result["config"]["reader"]
     # Another plugin that knows the same files makes `auto` a question, but not for the run's own data.
     plugins = ["--plugin", folder / "words.py", "--plugin", folder / "rival.py"]
@@ -80,7 +81,8 @@ def test_options_are_checked_against_the_reader_that_was_found(call: Any, folder
     out = folder / "run"
     code, _, err = call("run", *SMALL, plugin, f"data={folder}", "reader.separator=;", "--out", out)
     assert code == 2
-    assert err == "error: reader.separator: unknown key for reader 'words' (known: reader.column, reader.text)\n"
+    known = "reader.column, reader.label_text, reader.query_text, reader.text"
+    assert err == f"error: reader.separator: unknown key for reader 'words' (known: {known})\n"
     code, _, err = call("run", *SMALL, plugin, f"data={folder}", "reader.colum=1", "--out", out)
     assert code == 2
     assert err == "error: reader.colum: unknown key (did you mean 'reader.column'?)\n"

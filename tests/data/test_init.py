@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -154,7 +155,8 @@ def test_an_option_of_another_reader_is_refused() -> None:
     config = resolve(["data=tiny", "reader.separator=;"], default_registry())
     with pytest.raises(ConfigError) as caught:
         open_data(config)
-    assert str(caught.value) == "reader.separator: unknown key for reader 'lf_json' (known: reader.text)"
+    known = "reader.label_text, reader.query_text, reader.text"
+    assert str(caught.value) == f"reader.separator: unknown key for reader 'lf_json' (known: {known})"
     assert caught.value.exit_code == 2
 
 
@@ -164,6 +166,14 @@ def test_the_reader_that_was_found_takes_the_place_of_auto() -> None:
     assert (config.choice("reader"), found.choice("reader")) == ("auto", "lf_json")
     assert found.make("reader").text == "title+content"
     assert with_reader(found) is found
+
+
+def test_a_reader_that_is_found_reads_the_texts_of_each_side(tmp_path: Path) -> None:
+    record = {"title": "socks", "content": "wool, grey"}
+    for name in ("trn", "tst", "lbl"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(record | {"target_ind": [0]}) + "\n")
+    data = open_data(resolve([f"data={tmp_path}", "data.query_text=content"], default_registry()))
+    assert (data.train.texts, data.test.texts, data.label_texts) == (["wool, grey"], ["wool, grey"], ["socks"])
 
 
 def test_a_chosen_reader_that_does_not_know_the_files_says_so(tmp_path: Path) -> None:

@@ -213,6 +213,23 @@ def test_filter_pairs_of_a_folder_and_of_a_table(tmp_path: Path) -> None:
         assert found.test.filter_NL.toarray().tolist() == [[0, 0, 0], [1, 0, 0]]
 
 
+def test_validation_queries_are_read_as_those_of_the_data(tmp_path: Path) -> None:
+    """By their contents, from a table with labels that have none, or from a folder."""
+    table = tmp_path / "shop.csv"
+    table.write_text("query,content,labels\nbun,round,bread\npie,flat,fruit\nbrie,soft,cheese\n")
+    (tmp_path / "valid.csv").write_text("query,content,labels\nbaguette,long,bread\n")
+    for name in ("data", "valid"):
+        write(tmp_path / name, "lf_json", train=TRAIN, test=TEST)
+        for half in ("trn", "tst"):
+            record = {"title": "bun", "content": f"{half} of {name}", "target_ind": [0]}
+            (tmp_path / name / f"{half}.json").write_text(json.dumps(record) + "\n")
+    expected = {table: ["long"], tmp_path / "data": ["tst of valid"]}
+    for data, file in ((table, tmp_path / "valid.csv"), (tmp_path / "data", tmp_path / "valid")):
+        found = opened(f"data={data}", f"validate.file={file}", "data.query_text=content").validation
+        assert found
+        assert found.test.texts == expected[data]
+
+
 def test_a_reader_of_a_plugin_gives_the_test_queries_of_another_folder(tmp_path: Path) -> None:
     (tmp_path / "plugin.py").write_text(
         "from dataclasses import dataclass\n"

@@ -461,7 +461,7 @@ def test_a_run_that_has_ended_says_what_has_no_effect(call: Call, tmp_path: Path
     assert code == 0
     assert err.splitlines() == [
         "warning: the run has ended, so this has no effect: epochs: 2 in the run, 9 in this command",
-        "warning: the run has ended, so this has no effect: data.source: tiny in the run, debian in this command",
+        "warning: the run has ended, so this has no effect: data: tiny in the run, debian in this command",
     ]
 
 

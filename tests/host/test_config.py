@@ -135,6 +135,8 @@ def again(config: Config, folder: Path, registry: Registry) -> Config:
         ["loss.clf=0.7*ds+ova_n(bce, cells='sum')", "loss.clf.ds.temperature=0.07", "loss.de.ds.weight=3"],
         ["reader=table", "reader.separator=;", "baseline=tfidf_neighbours", "baseline.neighbours=3"],
         ["reader.separator=;", "reader.text=title+content", "baseline=none"],
+        ["data.query_text=content", "reader=table", "data.label_text=title"],
+        ["data.query_text=content"],
         ["sampler=cluster_mix", "sampler.double_at=1,2,3", "tracker=none", "device=012", "encoder=hf"],
         ["loss=bce", "reduction=ova", "reduction.cells=sum", "head.de=none"],
     ],

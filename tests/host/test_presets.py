@@ -236,8 +236,12 @@ def test_a_small_form_takes_texts_and_propensities_from_a_shipped_preset(registr
     for recipe in ("unidec", "depsl"):
         before = values(registry, f"recipe={recipe}")
         after = values(registry, f"recipe={recipe}", f"preset={name}")
-        changed = {key for key in after if after[key] != before[key]}
-        assert changed <= {"data.query_text", "data.label_text", "evaluate.propensity", "evaluate.k"}
+        changed = {key for key in after if after[key] != before.get(key)}
+        texts = {"data.query_text", "data.label_text"}
+        assert texts <= changed <= {*texts, "evaluate.propensity", "evaluate.k"}
+        reader = resolve([f"recipe={recipe}", f"preset={name}", "reader=lf_json"], registry).make("reader")
+        assert reader.text_of("query") == after["data.query_text"]
+        assert reader.text_of("label") == after["data.label_text"] == "title"
 
 
 def values(registry: Registry, *overrides: str) -> dict[str, object]:

@@ -131,10 +131,29 @@ def test_what_is_set_for_auto_is_checked_once_the_reader_is_known(registry: Regi
     assert ("reader.test_share", 0.2, "mine.yaml:3") in table.explain()
     with pytest.raises(ConfigError) as caught:
         settle(config, "reader", "lf_json")
-    unknown = "reader.test_share: unknown key for reader 'lf_json' (known: reader.text)"
+    known = "reader.label_text, reader.query_text, reader.text"
+    unknown = f"reader.test_share: unknown key for reader 'lf_json' (known: {known})"
     assert str(caught.value) == f"{file}:3:3: {unknown}"
     back = unsettle(table, "reader")
     assert back.to_dict()["reader"] == {"name": "auto", "text": "title+content"}
+
+
+def test_queries_and_labels_have_texts_of_their_own(registry: Registry, tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("data: {query_text: content}\nreader.text: title+content\n")
+    config = resolve([f"recipe={file}", "data.label_text=title"], registry)
+    assert ("data.query_text", "content", "mine.yaml:1") in config.explain()
+    assert ("data.label_text", "title", "override") in config.explain()
+    table = settle(config, "reader", "table")
+    again = unsettle(table, "reader")
+    chosen = resolve([f"recipe={file}", "reader=table", "data.label_text=title"], registry)
+    other = resolve([f"recipe={file}", "reader=table", "reader.label_text=title", "reader=lf_json"], registry)
+    for each in (table, settle(again, "reader", "lf_json"), chosen, other):
+        reader = each.make("reader")
+        assert (reader.text_of("query"), reader.text_of("label")) == ("content", "title")
+    assert ("data.query_text", "content", "mine.yaml:1") in table.explain()
+    assert "reader.query_text" not in {key for key, _, _ in table.explain()}
+    assert resolve(["reader=table", "reader.text=content"], registry).make("reader").text_of("label") == "content"
 
 
 def test_without_baselines_there_are_none() -> None:
@@ -177,7 +196,9 @@ PROBLEMS = [
     ("reader=tabel", "reader: unknown reader 'tabel' (did you mean 'table'?)"),
     ("reader=none", "reader: unknown reader 'none'"),
     ("reader.seperator=;", "reader.seperator: unknown key (did you mean 'reader.separator'?)"),
-    ("reader.text=titel", "reader.text: 'titel' should be 'title' or 'title+content'"),
+    ("reader.text=titel", "reader.text: 'titel' should be 'title', 'content' or 'title+content'"),
+    ("data.query_text=titel", "data.query_text: 'titel' should be 'title', 'content' or 'title+content'"),
+    ("data.querytext=title", "data.querytext: unknown key (did you mean 'data.query_text'?)"),
     ("reader.test_share=2", "reader.test_share: '2' should be less than 1"),
     ("data.text=title", "data.text: unknown key (did you mean 'reader.text'?)"),
     ("baseline=tfidf_label", "baseline: unknown baseline 'tfidf_label' (did you mean 'tfidf_labels'?)"),

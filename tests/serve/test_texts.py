@@ -99,7 +99,40 @@ def test_content_follows_the_title_where_the_model_reads_both(tmp_path: Path) ->
     path = tmp_path / "q.jsonl"
     path.write_text('{"title": "red", "content": "shoes"}\n{"title": "blue"}\n')
     assert [record.text for record in TextFile(path)] == ["red", "blue"]
-    assert [record.text for record in TextFile(path, with_content=True)] == ["red shoes", "blue"]
+    assert [record.text for record in TextFile(path, fields="title+content")] == ["red shoes", "blue"]
+
+
+def test_content_alone_where_the_model_reads_no_title(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"title": "red", "content": "shoes"}\n{"title": "blue"}\n')
+    file = TextFile(path, fields="content")
+    assert file.check() == 2
+    assert file.notes == [f"{path}: 1 of 2 texts have no 'content'; reading the title instead"]
+    assert [record.text for record in file] == ["shoes", "blue"]
+    path.write_text('{"id": 1, "content": "shoes"}\n')
+    assert [(record.text, record.name) for record in TextFile(path, fields="content")] == [("shoes", "1")]
+    assert [record.text for record in TextFile(path, "content", fields="content")] == ["shoes"]
+
+
+def test_what_a_model_of_contents_reads_from_a_file_without_any(tmp_path: Path) -> None:
+    """A line, a single column and a column that was chosen are the text; a title is not."""
+    for name, lines in (("q.txt", "red\n"), ("single.csv", "title\nred\n"), ("q.csv", "id,title\n1,red\n")):
+        (tmp_path / name).write_text(lines)
+    for file in (
+        TextFile(tmp_path / "q.txt", fields="content"),
+        TextFile(tmp_path / "single.csv", fields="content"),
+        TextFile(tmp_path / "q.csv", "title", fields="content"),
+    ):
+        assert (file.check(), file.notes) == (1, [])
+        assert [record.text for record in file] == ["red"]
+    reason = "has a 'content', which the model was trained on (columns: 'id', 'title';"
+    for of_labels, problem in (
+        (False, f"no query {reason} choose one with --column)"),
+        (True, f"no label {reason} rename the one with the text to 'content')"),
+    ):
+        with pytest.raises(DataError) as caught:
+            TextFile(tmp_path / "q.csv", of_labels=of_labels, fields="content").check()
+        assert str(caught.value) == f"{tmp_path / 'q.csv'}: {problem}"
 
 
 BAD = {

@@ -19,6 +19,7 @@ from xmclab.errors import ConfigError, Problem
 from xmclab.system.trust import trusting_remote_code
 
 if TYPE_CHECKING:
+    from xmclab.api import TextFields
     from xmclab.host.registry import Registry
     from xmclab.serve.predictor import Predictor
     from xmclab.serve.texts import TextFile
@@ -64,6 +65,7 @@ def predict(
     trust: Trust = False,
 ) -> None:
     """Predict the best labels of a text: xmclab predict runs/my-run --text "plot functions" -k 5"""
+    from xmclab.serve.open import text_of
     from xmclab.serve.output import FORMATS
     from xmclab.serve.texts import TextFile
 
@@ -72,16 +74,15 @@ def predict(
     if as_json and form not in (None, Format.jsonl):
         raise ConfigError(Problem(f"--format {form}", "conflicts with --json"))
     with contextlib.ExitStack() as stack:
-        queries = stack.enter_context(_queries(file, column)) if file else None
-        added = TextFile(more, of_labels=True) if more else None
+        registry = registry_with(plugin)
+        queries = stack.enter_context(_queries(file, column, text_of(folder, "query", registry))) if file else None
+        added = TextFile(more, of_labels=True, fields=text_of(folder, "label", registry)) if more else None
         rows = _checked(queries) if queries else len(texts or ())
         if added:
             _checked(added)
 
-        predictor = _load(folder, registry_with(plugin), device, added, trust)
+        predictor = _load(folder, registry, device, added, trust)
         search = predictor.pick_search(head)
-        if queries:
-            queries.with_content = predictor.reads_content
         if k > len(predictor.labels):
             note(f"-k {k}: there are only {len(predictor.labels)} labels; all are ranked")
             k = len(predictor.labels)
@@ -130,10 +131,10 @@ def evaluate(
 
 
 def _checked(file: TextFile) -> int:
-    """The number of texts of a valid file, with a note if some are cut."""
+    """The number of texts of a valid file, with notes about them."""
     rows = file.check()
-    if file.cut:
-        note(file.cut)
+    for text in file.notes:
+        note(text)
     return rows
 
 
@@ -146,7 +147,6 @@ def _load(folder: Path, registry: Registry, device: str, added: TextFile | None,
 
         predictor = open_predictor(folder, registry, device)
         if added:
-            added.with_content = predictor.reads_content
             records = list(added)
             names = [label.name for label in records]
             predictor.add_labels(Labels(names, [label.text for label in records]))
@@ -158,7 +158,7 @@ def _load(folder: Path, registry: Registry, device: str, added: TextFile | None,
 
 
 @contextlib.contextmanager
-def _queries(path: Path, column: str | None) -> Iterator[TextFile]:
+def _queries(path: Path, column: str | None, fields: TextFields) -> Iterator[TextFile]:
     """The queries of a file or of stdin, which is buffered because it is read twice."""
     from xmclab.serve.texts import TextFile
 
@@ -167,7 +167,7 @@ def _queries(path: Path, column: str | None) -> Iterator[TextFile]:
             path = Path(folder) / "stdin.txt"
             with path.open("wb") as copy:
                 shutil.copyfileobj(sys.stdin.buffer, copy)
-        yield TextFile(path, column)
+        yield TextFile(path, column, fields=fields)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from xmclab.errors import ConfigError, DataError, Problem, did_you_mean
 from xmclab.host.options import make_part, options_of
@@ -13,7 +13,7 @@ from xmclab.host.resolver import settle
 from xmclab.host.schema import AUTO
 
 if TYPE_CHECKING:
-    from xmclab.api import Dataset, Reader
+    from xmclab.api import Dataset, Reader, TextFields
     from xmclab.host.config import Config
     from xmclab.host.registry import Registry
 
@@ -23,7 +23,7 @@ READER = "reader"
 BAGS_OF_WORDS = ("trn_X_Xf.txt", "tst_X_Xf.txt", "X.trn.npz", "X.tst.npz", "X_trn.npz", "train.txt", "test.txt")
 
 
-def open_dataset(source: str, text: Literal["title", "title+content"], registry: Registry) -> Dataset:
+def open_dataset(source: str, text: TextFields, registry: Registry) -> Dataset:
     """Read and validate a data set.
 
     Args:

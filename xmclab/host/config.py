@@ -157,9 +157,10 @@ class Config:
             if part is None:
                 continue
             if part.pending is None:
-                yield from _explain_options(slot, part, self.sources)
+                options = _explain_options(slot, part, self.sources)
             else:
-                yield from ((f"{slot}.{name}", entry.value, entry.source) for name, entry in part.pending.items())
+                options = ((f"{slot}.{name}", entry.value, entry.source) for name, entry in part.pending.items())
+            yield from ((LONG.get(key, key), value, source) for key, value, source in options)
 
     def _explain_losses(self) -> Iterable[tuple[str, Any, str]]:
         for head, loss in self.losses.items():
@@ -230,6 +231,7 @@ def recipe_key(key: str) -> str:
 
 def addresses(key: str) -> list[tuple[str, str]]:
     """The (slot or expression, option) pairs a key addresses; empty option: the choice itself; none for a setting."""
+    key = SHORT.get(key, key)
     for place in CHOICES:
         if key in (place, choice_key(place)):
             return [(place, "")]

@@ -1,8 +1,8 @@
 """Resolves defaults, a recipe and overrides to one read-only config that remembers who set each value.
 
 Order: schema and part defaults < base recipes < recipe < preset < overrides from left to right. Choosing another part
-(or another loss expression) drops the options that lower layers set for the previous one (except a reader's `text`,
-which all readers have); within a layer the order of a choice and its options does not matter.
+(or another loss expression) drops the options that lower layers set for the previous one (except which texts a reader
+reads, as all readers have these options); within a layer the order of a choice and its options does not matter.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def settle(config: Config, slot: str, name: str) -> Config:
 def unsettle(config: Config, slot: str) -> Config:
     """The config with a slot back at `auto`, keeping the options that all parts of the kind have."""
     part = config.parts[slot]
-    values = {name: part.options[name] for name in SLOTS[slot].keeps} if part else {}
+    values = {name: part.options[name] for name in SLOTS[slot].keeps if part.options[name] is not None} if part else {}
     pending = {name: Entry(f"{slot}.{name}", value, "config", f"{slot}.{name}") for name, value in values.items()}
     return config.with_part(slot, ChosenPart(AUTO, interface(SLOTS[slot].kind), values, pending=pending))
 

@@ -13,7 +13,7 @@ from xmclab.options import option
 
 @dataclass(frozen=True)
 class DataSettings:
-    """`data=NAME_OR_FOLDER`; reader options say how its files are read: `reader.text=title+content`."""
+    """`data=NAME_OR_FOLDER`; reader options say how its files are read: `data.query_text=content`."""
 
     source: str = option("debian", "an embedded set (debian, tiny), a folder or a table; set as `data=...`")
     merge_same_text: bool = option(False, "labels of the same text are never each other's negatives")
@@ -238,7 +238,7 @@ class Slot:
 HEADS = ("de", "clf")
 
 SLOTS: dict[str, Slot] = {
-    "reader": Slot("reader", AUTO, settled_later=True, keeps=("text",)),
+    "reader": Slot("reader", AUTO, settled_later=True, keeps=("text", "query_text", "label_text")),
     "transform": Slot("transform", NONE, optional=True, several=True),
     "encoder": Slot("encoder", "bag"),
     "head.de": Slot("head", "dual_encoder", optional=True),
@@ -256,8 +256,13 @@ SLOTS: dict[str, Slot] = {
 # Loss expressions: `loss.clf=ds+bce`, with the options of a term as `loss.clf.bce.weight=0.3`.
 EXPRESSIONS: dict[str, str] = {"loss.de": "ds", "loss.clf": "ds+bce"}
 
-# Settings that are set by a shorter key.
-SHORT = {"data": "data.source", "start": "start.run"}
+# Settings and options that are set by a shorter key.
+SHORT = {
+    "data": "data.source",
+    "data.query_text": "reader.query_text",
+    "data.label_text": "reader.label_text",
+    "start": "start.run",
+}
 
 # Keys of earlier versions, and what replaced them.
 RENAMED = {"miner.index": "index", "miner.faiss_type": "index.type"}

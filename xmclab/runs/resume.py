@@ -13,8 +13,9 @@ import torch
 from xmclab.data.candidates import candidates_file
 from xmclab.data.validation import Opened
 from xmclab.errors import ConfigError, DataError, Problem, did_you_mean
-from xmclab.host.config import Config
+from xmclab.host.config import LONG, Config
 from xmclab.host.resolver import resolve
+from xmclab.host.schema import SHORT
 from xmclab.runs import store
 from xmclab.runs.checkpoints import Found, newest
 from xmclab.system.reading import read_json
@@ -128,7 +129,7 @@ def without_effect(folder: Path, config: Config) -> list[Problem]:
 
 def _within(key: str, name: str) -> bool:
     """Whether this is the key of that name, or of its group."""
-    return key == name or key.startswith(f"{name}.")
+    return key in (name, SHORT.get(name)) or key.startswith(f"{name}.")
 
 
 def differences(theirs: Mapping[str, Any], config: Config, allowed: Sequence[str] | None = None) -> Iterator[Problem]:
@@ -143,7 +144,7 @@ def differences(theirs: Mapping[str, Any], config: Config, allowed: Sequence[str
     for key in dict.fromkeys((*old, *new)):
         harmless = any(_within(key, name) for name in allowed)
         if not harmless and old.get(key) != new.get(key):
-            yield Problem(key, f"{old.get(key)} in the run, {new.get(key)} in this command")
+            yield Problem(LONG.get(key, key), f"{old.get(key)} in the run, {new.get(key)} in this command")
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
 
-from xmclab.errors import Problem, StorageError
+from xmclab.api import Side, TextFields
+from xmclab.errors import Problem, StorageError, XmclabError
 from xmclab.host.registry import Registry
+from xmclab.host.resolver import resolve
 from xmclab.model.device import pick_device
 from xmclab.runs.start import WITHOUT_TRAINING
-from xmclab.runs.store import LABELS, RESULT, SEARCH, load_indexes, load_labels, load_model, load_search
+from xmclab.runs.store import CONFIG, LABELS, RESULT, SEARCH, load_indexes, load_labels, load_model, load_search
 from xmclab.serve.export import AGAIN, MANIFEST, VECTORS, load_export
 from xmclab.serve.predictor import Predictor
 
 log = logging.getLogger("xmclab.serve")
 
-NO_DATA = ("reader=auto",)  # keeps the reader's `text`, which says what the model expects of a query
+NO_DATA = ("reader=auto",)  # keeps what is read of a text, which the model expects of others
+
+
+def text_of(folder: Path, side: Side, registry: Registry) -> TextFields:
+    """What the model of a run folder or an export was trained on; the title if `open_predictor` will refuse it."""
+    with contextlib.suppress(XmclabError):
+        config = resolve([f"recipe={folder / CONFIG}", *WITHOUT_TRAINING, *NO_DATA], registry)
+        reader = config.parts["reader"]
+        options = reader.options if reader else {}
+        fields: TextFields = options.get(f"{side}_text") or options.get("text", "title")
+        return fields
+    return "title"
 
 
 def open_predictor(

@@ -74,12 +74,6 @@ class Predictor:
         """Whether the model can rank labels that it was not trained with."""
         return "de" in self.model.head_names and self.model.head("de").labels_from == "text"
 
-    @property
-    def reads_content(self) -> bool:
-        """Whether the model was trained on titles together with contents."""
-        reader = self.config.parts["reader"]
-        return reader is not None and reader.options.get("text") == "title+content"
-
     def for_labels(self, labels: Labels) -> Predictor:
         """The same model over other labels: with the dual encoder alone, which reads their texts."""
         tokens = self.model.encoder.tokenise(labels.texts)

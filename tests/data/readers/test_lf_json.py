@@ -78,6 +78,45 @@ def test_title_and_content(folder: Path) -> None:
     assert list(read(folder, text="title+content").train.texts) == ["fruit that keeps", "bakery"]
 
 
+def test_the_texts_of_queries_and_labels_are_chosen_apart(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name, records in (("trn", TRAIN), ("tst", TEST), ("lbl", LABELS)):
+        full = [{**record, "content": f"all about {record['title']}"} for record in records]
+        write_lines(folder / f"{name}.json.gz", full)
+    titles, contents = ["apple", "bread", "cheese"], ["all about apple", "all about bread", "all about cheese"]
+    data = read(folder, query_text="content")
+    assert (data.train.texts, data.test.texts) == (["all about fruit", "all about bakery"], ["all about sandwich"])
+    assert data.label_texts == titles
+    data = read(folder, text="content", query_text="title")
+    assert (data.test.texts, data.label_texts) == (["sandwich"], contents)
+    data = read(folder, query_text="title+content", label_text="content")
+    assert (data.test.texts, data.label_texts) == (["sandwich all about sandwich"], contents)
+    assert caplog.records == []
+
+
+def test_a_title_stands_in_for_a_missing_content_and_is_counted(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_lines(folder / "trn.json.gz", [*TRAIN, {"title": "blank", "content": " ", "target_ind": [0]}])
+    write_lines(folder / "tst.json.gz", [TEST[0] | {"content": "two slices"}])
+    assert read(folder, query_text="content").train.texts == ["that keeps", "bakery", "blank"]
+    caplog.clear()
+    assert warnings_of(folder, caplog, query_text="content") == [
+        f"{folder / 'trn.json.gz'}: 2 queries have no 'content'; reading the title instead (line 2, 3)"
+    ]
+
+
+def test_content_without_any_is_refused(folder: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read(folder, text="content")
+    assert [str(problem) for problem in caught.value.problems] == [
+        f"{folder / 'lbl.json.gz'}: no label has a 'content' (data.label_text=title reads the title)",
+        f"{folder / 'tst.json.gz'}: no query has a 'content' (data.query_text=title reads the title)",
+    ]
+    assert caught.value.exit_code == 3
+    write_lines(folder / "lbl.json.gz", [*LABELS, "nonsense"])
+    with pytest.raises(DataError) as caught:
+        read(folder, label_text="content")
+    assert "'content'" not in str(caught.value)  # of a file with bad lines, nobody knows
+
+
 def test_plain_files_and_the_other_filter_names(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     packed = read(folder)
     for name in ("trn", "tst", "lbl"):
@@ -95,7 +134,11 @@ def test_plain_files_and_the_other_filter_names(folder: Path, caplog: pytest.Log
 def test_fingerprint_depends_on_bytes_names_and_text(folder: Path) -> None:
     before = read(folder).fingerprint
     assert before == read(folder).fingerprint
-    assert before != read(folder, text="title+content").fingerprint
+    some = [("title+content", None), (None, "title+content"), ("title+content", "title+content")]
+    sides = [read(folder, query_text=queries, label_text=labels).fingerprint for queries, labels in some]
+    assert len({before, *sides}) == 4
+    assert read(folder, text="title+content").fingerprint == sides[-1]
+    assert read(folder, query_text="title").fingerprint == before
     (folder / "filter_labels_train.txt").write_text("0 2\n")
     changed = read(folder).fingerprint
     assert changed != before
@@ -229,7 +272,12 @@ def test_duplicate_and_empty_texts_and_queries_without_labels(folder: Path, capl
 
 def test_content_asked_for_but_absent(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_lines(folder / "trn.json.gz", TRAIN[1:])
-    assert any("no line has a 'content'" in line for line in warnings_of(folder, caplog, text="title+content"))
+    for options in ({"text": "title+content"}, {"query_text": "title+content"}):
+        assert any("no line has a 'content'" in line for line in warnings_of(folder, caplog, **options))
+        caplog.clear()
+    write_lines(folder / "lbl.json.gz", [record | {"content": "food"} for record in LABELS])
+    assert warnings_of(folder, caplog, text="title+content") == []
+    assert warnings_of(folder, caplog, query_text="title+content") != []
 
 
 def test_missing_filter_file_warns(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

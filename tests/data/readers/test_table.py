@@ -126,6 +126,22 @@ def test_a_label_table_gives_texts_order_and_all_labels(tmp_path: Path) -> None:
     assert (list(data.train.names), list(data.train.texts)) == (["q1", "q2"], ["red a colour", "blue"])
     np.testing.assert_array_equal(data.train.targets_NL.toarray(), [[1, 0, 1], [1, 0, 0]])
     assert list(read(tmp_path).label_texts) == ["cold", "lukewarm", "warm"]
+    data = read(tmp_path, label_text="content", query_text="title")
+    assert (list(data.label_texts), list(data.train.texts)) == (["as ice", "lukewarm", "warm"], ["red", "blue"])
+
+
+def test_contents_of_queries(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = write_csv(tmp_path / "own.csv", "query,body,labels", "red,a colour,warm", "blue,,cold", "grey,a mood,cold")
+    data = read(file, query_text="content")
+    assert sorted([*data.train.texts, *data.test.texts]) == ["a colour", "a mood", "blue"]
+    assert list(data.label_texts) == ["warm", "cold"]
+    note = f"{file}: 1 queries have no 'content'; reading the title instead (line 3)"
+    assert note in [record.getMessage() for record in caplog.records]
+    with pytest.raises(DataError, match=r"own\.csv: no label has a 'content' \(data\.label_text=title reads"):
+        read(file, text="content")
+    bare = write_csv(tmp_path / "bare.csv", "query,labels", "red,warm", "blue,cold")
+    with pytest.raises(DataError, match=r"bare\.csv: no query has a 'content'"):
+        read(bare, query_text="content")
 
 
 def test_a_label_table_of_names_alone(tmp_path: Path) -> None:
@@ -428,6 +444,9 @@ def test_a_further_table_refers_to_the_table_of_labels(tmp_path: Path) -> None:
     found = further(tmp_path, ["query,labels,relevances", "pie,A1|A3,0.5|1"])
     assert found.test.targets_NL.toarray().tolist() == [[0.5, 0, 1]]
     assert list(found.label_texts) == ["bread", "cheese", "fruit"]
+    valid, reader = write_csv(tmp_path / "valid.csv", "query,labels,content", "pie,A1,"), Table(query_text="content")
+    with pytest.raises(DataError, match=r"valid\.csv: no query has a 'content'"):
+        reader.read_queries(valid, found, tmp_path)
     with pytest.raises(DataError, match=r"label 'A4' is not in labels\.csv"):
         further(tmp_path, ["query,labels", "pie,A4"])
     with pytest.raises(DataError, match="no column for the labels"):

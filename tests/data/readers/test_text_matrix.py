@@ -77,6 +77,13 @@ def test_every_layout_is_found_and_read(tmp_path: Path, name: str, choice: int) 
     make(tmp_path, READERS[name], choice)
     assert [other for other, reader in READERS.items() if reader().matches(tmp_path)] == [name]
     check(open_dataset(str(tmp_path), "title", default_registry()))
+    assert READERS[name](text="title+content").read(tmp_path).test.texts == TEST
+    with pytest.raises(DataError) as caught:
+        READERS[name](query_text="content").read(tmp_path)
+    problem = f"{tmp_path}: a query is a line of text here, without a 'content' (data.query_text=title reads the lines)"
+    assert str(caught.value) == problem
+    with pytest.raises(DataError, match=r"a label is a line of text here.*data\.label_text=title"):
+        READERS[name](label_text="content").read(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,25 @@ def test_convert_joins_the_texts_when_asked(call: Any, tmp_path: Path) -> None:
         assert sorted(texts) == ["blue as the sky", "green", "red a colour"]
 
 
+def test_convert_writes_the_texts_of_each_side(call: Any, tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("query,content,labels\nred,a colour,a\nblue,as the sky,b\ngreen,,b\n")
+    chosen = (tmp_path / "own.csv", "data.query_text=content")
+    assert call("convert", chosen[0], tmp_path / "raw", chosen[1], "--to", "raw_text")[0] == 0
+    lines = [(tmp_path / "raw" / f"{half}_X.txt").read_text().splitlines() for half in ("trn", "tst")]
+    assert sorted(lines[0] + lines[1]) == ["a colour", "as the sky", "green"]
+    assert (tmp_path / "raw" / "Y.txt").read_text() == "a\nb\n"
+    for layout in ("lf_json", "table"):  # they keep both, whatever is read
+        assert call("convert", chosen[0], tmp_path / layout, chosen[1], "--to", layout)[0] == 0
+        for keys, words in (((), 1), (("data.query_text=title+content",), 4), (("data.query_text=content",), 3)):
+            code, out, _ = call("stats", tmp_path / layout, *keys, "--json")
+            assert code == 0
+            found = json.loads(out)
+            assert max(found[half]["words"]["max"] for half in ("train", "test")) == words
+    code, _, err = call("check", tmp_path / "raw", "data.query_text=content")
+    assert code == 3
+    assert "a query is a line of text here" in err
+
+
 def test_convert_does_not_overwrite(call: Any, tmp_path: Path) -> None:
     (tmp_path / "mine").touch()
     code, out, err = call("convert", "tiny", tmp_path)

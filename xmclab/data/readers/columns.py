@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 
-from xmclab.api import Dataset, Split
+from xmclab.api import Dataset, Side, Split, TextFields
 from xmclab.data.readers.lines import SHOWN, Problems, excerpt, find_file, fingerprint
 from xmclab.data.sparse import Block, Extent, narrow, read_pairs
 from xmclab.data.texts import PackedTexts, number_of_distinct
@@ -50,11 +50,20 @@ class Texts:
     has_content: bool = False
     lines: array[int] = field(default_factory=lambda: array("q"))  # line of each text in the file, if not row + 1
     cut: int = 0  # number of texts longer than the limit
+    fields: TextFields = "title"  # what is read of a record
+    lacking: array[int] = field(default_factory=lambda: array("q"))  # rows without the content that was asked for
 
     @property
     def sound(self) -> bool:
         """Whether all of them are valid."""
         return self.size == len(self.texts)
+
+    def add(self, title: str, content: str) -> None:
+        """Add the text of a record."""
+        self.has_content |= bool(content)
+        if lacks_content(content, self.fields):
+            self.lacking.append(len(self.texts))
+        self.append(choose(title, content, self.fields))
 
     def append(self, text: str) -> None:
         """Add a text, cut at the limit."""
@@ -183,6 +192,18 @@ def content_of(joined: str, title: str) -> str:
     return joined[len(title) :].removeprefix(" " if title else "")
 
 
+def choose(title: str, content: str, fields: TextFields) -> str:
+    """The text of a record; the title stands in for a missing content."""
+    if fields == "title+content":
+        return join(title, content)
+    return title if fields == "title" or lacks_content(content, fields) else content
+
+
+def lacks_content(content: str, fields: TextFields) -> bool:
+    """Whether the content alone is asked for, and there is none."""
+    return fields == "content" and not content.strip()
+
+
 def within_limit(text: str) -> str:
     """The text itself, or the beginning of one that is longer than the limit."""
     return text if len(text) <= limit("text") else text[: limit("text")]
@@ -210,7 +231,6 @@ def check_text(value: str, key: str) -> None:
 
 def assemble(
     folder: Path,
-    text: str,
     labels: Texts,
     halves: Sequence[Half],
     problems: Problems,
@@ -235,17 +255,21 @@ def assemble(
     for texts in (labels, *(half.queries for half in halves)):
         if texts.sound and not texts.texts:
             problems.file(texts.file, "has no lines")
+    for side, texts in _sides(labels, halves):
+        if texts.sound and 0 < len(texts.texts) == len(texts.lacking):
+            problems.file(texts.file, f"no {side} has a 'content'", f"data.{side}_text=title reads the title")
     train = halves[0]
     if train.queries.texts and train.queries.sound and not len(train.targets.columns):
         problems.file(train.queries.file, "no query has a label")
     problems.raise_if_any()
 
     splits = [half.split(len(labels.texts)) for half in halves]
-    for warning in _warnings(folder, labels, halves, splits, text, expects_filters):
+    for warning in _warnings(folder, labels, halves, splits, expects_filters):
         logger.warning("%s", warning)
     used = [*files, *(half.filter_file for half in halves)]
     if any(texts.cut for texts in (labels, *(half.queries for half in halves))):
         choices = (*choices, f"text={limit('text')}")
+    fields = " / ".join(dict.fromkeys((train.queries.fields, labels.fields)))
     empty = Half(Texts(folder), Targets(), ()).split(len(labels.texts))
     return Dataset(
         name=folder.resolve().name if folder.is_dir() else folder.name.partition(".")[0],
@@ -253,7 +277,7 @@ def assemble(
         test=splits[1] if len(splits) > 1 else empty,
         label_texts=labels.texts,
         label_names=labels.names,
-        fingerprint=fingerprint([file for file in used if file], text, *choices),
+        fingerprint=fingerprint([file for file in used if file], fields, *choices),
     )
 
 
@@ -262,8 +286,13 @@ def as_test(dataset: Dataset) -> Dataset:
     return dataclasses.replace(dataset, test=dataset.train)
 
 
+def _sides(labels: Texts, halves: Sequence[Half]) -> list[tuple[Side, Texts]]:
+    """All texts of a data set, each with what they are."""
+    return [("label", labels), *(("query", half.queries) for half in halves)]
+
+
 def _warnings(
-    folder: Path, labels: Texts, halves: Sequence[Half], splits: Sequence[Split], text: str, expects_filters: bool
+    folder: Path, labels: Texts, halves: Sequence[Half], splits: Sequence[Split], expects_filters: bool
 ) -> Iterator[str]:
     """Warnings about a usable data set."""
     for half, split in zip(halves, splits, strict=True):
@@ -278,8 +307,11 @@ def _warnings(
             names = " or ".join(half.filter_names[:2])
             effect = "reciprocal pairs are ranked and scored (fine unless queries are also labels)"
             yield f"{folder}: no {names}; {effect}"
-    everything = (labels, *(half.queries for half in halves))
-    for texts in everything:
+    for side, texts in _sides(labels, halves):
+        if texts.lacking:
+            what = "labels" if side == "label" else "queries"
+            where = texts.at(np.asarray(texts.lacking))
+            yield f"{texts.file}: {len(texts.lacking)} {what} have no 'content'; reading the title instead {where}"
         if texts.cut:
             yield texts_were_cut(texts.file, texts.cut)
         empty = np.array([row for row, text in enumerate(texts.texts) if not text.strip()], dtype=np.int64)
@@ -288,5 +320,6 @@ def _warnings(
     if same := len(labels.texts) - number_of_distinct(labels.texts):
         hint = "data.merge_same_text=true keeps them from being each other's negatives"
         yield f"{labels.file}: {same} labels share their text with another label ({hint})"
-    if text == "title+content" and not any(texts.has_content for texts in everything):
+    joined = [texts for _, texts in _sides(labels, halves) if texts.fields == "title+content"]
+    if joined and not any(texts.has_content for texts in joined):
         yield f"{folder}: no line has a 'content'; reading titles only"

@@ -17,7 +17,6 @@ from xmclab.data.readers.columns import (
     as_test,
     assemble,
     check_text,
-    join,
 )
 from xmclab.data.readers.lines import Problems, excerpt, find_file, read_lines
 from xmclab.data.sparse import is_relevance
@@ -54,7 +53,7 @@ class LabelFeatureJson(Reader):
             targets = Targets()
             halves.append(Half(self._read(folder, name, problems, labels, targets), targets, filters))
         files = [labels.file, *(half.queries.file for half in halves)]
-        return assemble(folder, self.text, labels, halves, problems, files)
+        return assemble(folder, labels, halves, problems, files)
 
     def _read(
         self, folder: Path, name: str, problems: Problems, labels: Texts | None = None, targets: Targets | None = None
@@ -62,7 +61,7 @@ class LabelFeatureJson(Reader):
         """The texts of a file; with targets into `labels` when these are given."""
         file = find_file(folder, name)
         names = PackedTexts()
-        texts = Texts(file or folder / f"{name}.gz", names=names)
+        texts = Texts(file or folder / f"{name}.gz", names=names, fields=self.text_of("query" if labels else "label"))
         if file is None:
             problems.file(texts.file, "missing", f"{name} works too")
         for number, line in read_lines(file, problems) if file else ():
@@ -75,8 +74,7 @@ class LabelFeatureJson(Reader):
             except ValueError as error:
                 problems.line(texts.file, number, str(error))
                 continue
-            texts.has_content |= bool(content)
-            texts.append(join(title, content) if self.text == "title+content" else title)
+            texts.add(title, content)
             names.append(uid)
             if row and targets:
                 targets.add(*row)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from xmclab.api import Dataset, Reader, option
+from xmclab.api import Dataset, Reader, Side, option
 from xmclab.data.holdout import hold_out, key_of
 from xmclab.data.readers.columns import (
     TEST_FILTERS,
@@ -23,7 +23,6 @@ from xmclab.data.readers.columns import (
     as_test,
     assemble,
     check_text,
-    join,
     logger,
 )
 from xmclab.data.readers.lines import Problems, excerpt
@@ -108,7 +107,7 @@ class _Reading:
     keys: array[int] = field(default_factory=lambda: array("Q"))  # of the training queries, if some are held out
 
     def dataset(self, folder: Path) -> Dataset:
-        labels = self._labels() if LABELS in self.tables else Texts(self.tables[TRAIN])
+        labels = self._labels() if LABELS in self.tables else self._new(TRAIN, "label")
         halves = [self._half(TRAIN, TRAIN_FILTERS, labels)]
         if TEST in self.tables:
             halves.append(self._half(TEST, TEST_FILTERS, labels))
@@ -116,7 +115,7 @@ class _Reading:
             self._pairs(halves, labels)
         if LABELS not in self.tables:
             for name in self.ids:
-                labels.append(name)
+                labels.add(name, "")
             labels.names = labels.texts
             if labels.texts and not self.problems.bad_lines and not self.problems.general:
                 labels.size = len(labels.texts)
@@ -125,7 +124,6 @@ class _Reading:
         options = self.options
         return assemble(
             folder,
-            options.text,
             labels,
             halves,
             self.problems,
@@ -143,23 +141,23 @@ class _Reading:
         self.tables = {TEST: file, LABELS: known.file}
         self.ids = {name: label for label, name in enumerate(data.label_names)}
         half = self._half(TEST, (f"filter_labels_{file.name.partition('.')[0]}.txt",), known)
-        made = assemble(file.parent, self.options.text, known, [half], self.problems, [file], expects_filters=False)
+        made = assemble(file.parent, known, [half], self.problems, [file], expects_filters=False)
         return as_test(made)
 
     def _labels(self) -> Texts:
         """The label table, which lists every label."""
         file = self.tables[LABELS]
         columns = columns_of(file, self.problems)
-        title = self._column(file, columns, LABEL_TITLE, "for the label texts")
-        wanted = [title, known_column(columns, CONTENT), known_column(columns, LABEL_NAME)]
-        names = PackedTexts()
-        labels = Texts(file, names=names)
-        for number, (text, name, _) in self._texts(file, columns, wanted, labels):
+        text = self._column(file, columns, LABEL_TITLE, "for the label texts")
+        wanted = [text, known_column(columns, CONTENT), known_column(columns, LABEL_NAME)]
+        labels = self._new(LABELS, "label")
+        labels.names = names = PackedTexts()
+        for number, (title, content, name) in self._texts(file, columns, wanted):
             if name in self.ids:
                 self.problems.line(file, number, f"duplicate label name {excerpt(name)}")
                 continue
             self.ids[name] = len(names)
-            labels.append(text)
+            labels.add(title, content)
             labels.lines.append(number)
             names.append(name)
         labels.size = self._size(labels)
@@ -174,16 +172,16 @@ class _Reading:
         if PAIRS not in self.tables:
             cells = self._label_column(file, columns)
             relevances = known_column(columns, RELEVANCE)
-        names = PackedTexts()
-        half = Half(Texts(file, names=names), Targets(), filters)
+        half = Half(self._new(table, "query"), Targets(), filters)
+        half.queries.names = names = PackedTexts()
         wanted = [query, known_column(columns, CONTENT, query), known_column(columns, NAME, query), cells, relevances]
-        for number, (text, name, title, *row) in self._texts(file, columns, wanted, half.queries):
+        for number, (title, content, name, *row) in self._texts(file, columns, wanted):
             try:
                 targets = self._targets(row[0], row[1], labels)
             except ValueError as error:
                 self.problems.line(file, number, str(error))
                 continue
-            half.queries.append(text)
+            half.queries.add(title, content)
             half.queries.lines.append(number)
             names.append(name)
             if TEST not in self.tables:
@@ -193,14 +191,18 @@ class _Reading:
         half.queries.size = self._size(half.queries)
         return half
 
+    def _new(self, table: str, side: Side) -> Texts:
+        """No texts yet, of a table."""
+        return Texts(self.tables[table], fields=self.options.text_of(side))
+
     def _size(self, texts: Texts) -> int | None:
         """How many rows there are; a malformed row may stand for several."""
         return None if self.problems.about(texts.file) else len(texts.texts)
 
     def _texts(
-        self, file: Path, columns: Sequence[str], wanted: Sequence[str | None], texts: Texts
+        self, file: Path, columns: Sequence[str], wanted: Sequence[str | None]
     ) -> Iterator[tuple[int, list[Any]]]:
-        """(text, name, title, further cells) of each row whose first wanted cells are (title, content, name)."""
+        """The wanted cells of each row, of which the first are (title, content, name) and become texts."""
         if wanted[0] is None:
             return
         row = 0
@@ -215,9 +217,7 @@ class _Reading:
                 self.problems.line(file, number, str(error))
                 continue
             row += 1
-            texts.has_content |= bool(content)
-            text = join(title, content) if self.options.text == "title+content" else title
-            yield number, [text, name, title, *rest]
+            yield number, [title, content, name, *rest]
 
     def _column(
         self, file: Path, columns: Sequence[str], known: Sequence[str], what: str, chosen: str = "", key: str = ""

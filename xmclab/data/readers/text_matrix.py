@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from xmclab.api import Dataset, Reader
+from xmclab.api import Dataset, Reader, Side, TextFields
 from xmclab.data.readers.columns import (
     TEST_FILTERS,
     TRAIN_FILTERS,
@@ -53,15 +53,20 @@ class TextMatrixReader(Reader):
     def _dataset(self, folder: Path, *parts: tuple[Names, Names, Names]) -> Dataset:
         """The labels and the queries of these (texts, matrix, filter file), each the first of its names that exists."""
         problems = Problems()
-        labels = read_texts(_locate(folder, self.label_texts, problems), problems)
+        sides: tuple[Side, ...] = ("query", "label")
+        for side in sides:
+            if self.text_of(side) == "content":
+                hint = f"data.{side}_text=title reads the lines"
+                problems.file(folder, f"a {side} is a line of text here, without a 'content'", hint)
+        labels = read_texts(_locate(folder, self.label_texts, problems), problems, self.text_of("label"))
         labels.names = labels.texts  # a label has no other name than its text
         halves, matrices = [], []
         for texts, matrix, filters in parts:
-            queries = read_texts(_locate(folder, texts, problems), problems)
+            queries = read_texts(_locate(folder, texts, problems), problems, self.text_of("query"))
             matrices.append(_locate(folder, matrix, problems))
             halves.append(Half(queries, read_labels(matrices[-1], queries, labels, problems), filters))
         files = [labels.file, *(half.queries.file for half in halves), *matrices]
-        return assemble(folder, self.text, labels, halves, problems, files)
+        return assemble(folder, labels, halves, problems, files)
 
 
 def _locate(folder: Path, names: Sequence[str], problems: Problems) -> Path:
@@ -73,9 +78,13 @@ def _locate(folder: Path, names: Sequence[str], problems: Problems) -> Path:
     return file
 
 
-def read_texts(file: Path, problems: Problems) -> Texts:
-    """A text per line, an empty one for a blank line; UTF-8 or latin-1. The names are the row numbers."""
-    texts = Texts(file)
+def read_texts(file: Path, problems: Problems, fields: TextFields) -> Texts:
+    """A text per line, an empty one for a blank line; UTF-8 or latin-1. The names are the row numbers.
+
+    Args:
+        fields: those that were asked for; a line is a title without a content.
+    """
+    texts = Texts(file, fields=fields)
     if problems.about(file):
         return texts
     encoding = encoding_of(file)
