@@ -76,6 +76,20 @@ def test_the_saved_config_of_stages_is_a_recipe_for_them(tmp_path: Path, registr
         assert options[0] == options[1] == [(1.0, 0.3), (0.5, 0.3)]
 
 
+def test_a_stage_that_the_recipe_lacks_is_refused(tmp_path: Path, registry: Registry) -> None:
+    """Trained in its place, after the others, it would be the result."""
+    with pytest.raises(ConfigError) as caught:
+        staged(tmp_path, registry, "stages.psy.epochs=3", "stages.psy.seed=1", "stages.psi.epochz=3")
+    assert [str(problem) for problem in caught.value.problems] == [
+        "stages.psy.seed: no stage 'psy' (did you mean 'psi'?)",
+        "stages.psi.epochz: unknown key (did you mean 'epochs'?)",
+    ]
+    preset = tmp_path / "ours.yaml"
+    preset.write_text("stages: {chi: {epochs: 2}}\n")
+    with pytest.raises(ConfigError, match=r"ours.yaml:1.*no stage 'chi'"):
+        staged(tmp_path, registry, f"preset={preset}")
+
+
 def test_each_stage_says_who_set_its_values(tmp_path: Path, registry: Registry) -> None:
     _, config = staged(tmp_path, registry, "stages.phi.optim.clip=3")
     sources = {key: source for key, _, source in config.explain()}

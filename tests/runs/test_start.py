@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,45 @@ def test_another_stage_is_another_run(staged: Path, small_config: Callable[..., 
         run(small_config(*STAGES, "stages.phi.epochs=3"), staged, QUIET, resume=True)
 
 
+@pytest.mark.parametrize(
+    ("override", "problem"),
+    [
+        ("stages.psi.start=fi", "start=fi: not a run folder or an export, nor an earlier stage (known: phi)"),
+        ("stages.phi.start=psi", "stages.phi.start=psi: not a run folder or an export, nor an earlier stage"),
+        ("stages.psi.start.parts=head.clf", "stages.psi.start=phi: it has no head.clf (known: encoder, head.de)"),
+        ("stages.psi.encoder=hf", "stages.psi.start=phi: its encoder is bag, this one is hf"),
+        ("stages.psi.head.clf=none", "stages.psi.freeze=encoder,head.de: no head is left to train"),
+        ("stages.phi.freeze=head.clf", "stages.phi.freeze=head.clf: there is no head.clf"),
+    ],
+)
+def test_what_a_stage_cannot_begin_with_is_refused_before_the_first(
+    tmp_path: Path, call: Any, override: str, problem: str
+) -> None:
+    same = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.de.dim=16"]
+    same = [word for word in same if override != "stages.psi.encoder=hf" or word != "encoder.dim=16"]
+    code, _, err = call("run", *same, *STAGES, override, "--out", str(tmp_path / "run"))
+    assert code == 2
+    assert problem in err
+    assert not (tmp_path / "run").exists()
+
+
+def interrupt(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_run_that_has_begun_needs_its_start_no_more(
+    small_run: Path, small_config: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(small_run, tmp_path / "start")
+    given = [f"start={tmp_path / 'start'}", "start.parts=encoder", "checkpoint.every=1"]
+    with monkeypatch.context() as patch:
+        patch.setattr("xmclab.runs.measure.Queries.evaluate", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(small_config(*given), tmp_path / "run", QUIET)
+    shutil.rmtree(tmp_path / "start")
+    assert run(small_config(*given), tmp_path / "run", QUIET, resume=True).metrics
+
+
 @pytest.mark.parametrize("parts", [[], ["start.parts=encoder"], ["start.parts=head.clf"]])
 def test_a_run_starts_from_a_run(small_run: Path, train: Callable[..., Path], tmp_path: Path, parts: list[str]) -> None:
     """Without steps that change it, it has the same weights."""
@@ -134,8 +174,6 @@ def test_a_start_that_does_not_fit_is_refused(
 
 
 def test_a_damaged_start_is_refused(small_run: Path, train: Callable[..., Path], tmp_path: Path, call: Any) -> None:
-    import shutil
-
     shutil.copytree(small_run, tmp_path / "damaged")
     weights = tmp_path / "damaged" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-8] + b"\0\1\2\3\4\5\6\7")

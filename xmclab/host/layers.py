@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from xmclab.errors import PluginError, Problem, XmclabError, closest
+from xmclab.errors import PluginError, Problem, XmclabError, closest, did_you_mean
 from xmclab.host.presets import Preset, find_preset
 from xmclab.host.recipes import (
     BASE,
@@ -56,10 +56,10 @@ class Layers:
         layers = [*(layer.entries for layer in recipes), self.preset.layer(recipes) if self.preset else []]
         layers = [[entry for entry in layer if not self._command_line_only(entry)] for layer in layers]
         layers.append([entry for entry in entries if entry.key not in COMMAND_LINE_ONLY])
+        known = _stages(layers[: len(recipes)])
+        layers[len(recipes) :] = [self._of_known_stages(layer, known) for layer in layers[len(recipes) :]]
         self.entries = [lower for layer in layers for lower in self._with_bases(layer)]
-        self.stages = tuple(
-            dict.fromkeys(name for layer in self.entries for entry in layer if (name := stage_of(entry.key)))
-        )
+        self.stages = _stages(self.entries)
 
     def of_stage(self, stage: str = "") -> list[list[Entry]]:
         """The layers of one stage, or of a config without any: in each, its own values beat those of all stages."""
@@ -131,6 +131,13 @@ class Layers:
             lower += [[dataclasses.replace(each, key=f"{prefix}.{each.key}") for each in base] for base in found]
         return [*lower, [entry for entry in layer if id(entry) not in bases]]
 
+    def _of_known_stages(self, layer: list[Entry], known: Sequence[str]) -> list[Entry]:
+        """The entries of a preset or the command line, but for those of stages that a recipe with stages lacks."""
+        missing = {stage: entry for entry in layer if known and (stage := stage_of(entry.key)) and stage not in known}
+        for stage, entry in missing.items():
+            self.problems.append(Problem(entry.where, f"no stage {stage!r}", did_you_mean(stage, known)))
+        return [entry for entry in layer if stage_of(entry.key) not in missing]
+
     def _command_line_only(self, entry: Entry) -> bool:
         if entry.key not in COMMAND_LINE_ONLY:
             return False
@@ -142,6 +149,11 @@ class Layers:
             Problem(problem.where or entry.where, problem.message, problem.hint) for problem in error.problems
         ]
         self.plugin_at_fault |= isinstance(error, PluginError)
+
+
+def _stages(layers: Sequence[list[Entry]]) -> tuple[str, ...]:
+    """The stages that these layers name, in order."""
+    return tuple(dict.fromkeys(stage for layer in layers for entry in layer if (stage := stage_of(entry.key))))
 
 
 def _is_base(entry: Entry, stage: str) -> bool:

@@ -37,7 +37,7 @@ from xmclab.runs.observers import observed
 from xmclab.runs.profile import Profile
 from xmclab.runs.resume import config_of, earlier_run, refuse_other, without_effect
 from xmclab.runs.sizes import refuse_full_disk, refuse_too_large, shortages
-from xmclab.runs.start import read_start
+from xmclab.runs.start import check_starts, read_start
 from xmclab.system.console import plain
 from xmclab.system.memory import out_of_memory, what_to_lower
 from xmclab.system.progress import note
@@ -85,6 +85,7 @@ def run(
     if not (settings.evaluate.test or settings.validate.on):
         hint = "set validate.share or validate.file"
         raise ConfigError(Problem("evaluate.test=false", "leaves nothing to measure without validation", hint))
+    check_starts(config, out if resume else None)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(claimed(out, "", resume)) if out else None
         opened = open_with_validation(config)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from xmclab.errors import ConfigError, Problem
 from xmclab.host.config import Config
+from xmclab.host.recipes import STAGES
 from xmclab.host.schema import Place
 from xmclab.model.model import Model
 
@@ -53,6 +54,11 @@ class Start:
         model.load_state_dict(dict(self.state), strict=False)
 
 
+def in_stage(config: Config, override: str) -> str:
+    """The override as one would type it for this stage alone, if it is one."""
+    return f"{STAGES}.{config.stage}.{override}" if config.stage else override
+
+
 def prefix_of(part: Place) -> str:
     """How the names of its weights begin."""
     return "encoder." if part == ENCODER else f"{part.replace('head.', 'heads.')}."
@@ -68,16 +74,25 @@ def freeze(model: Model, config: Config) -> None:
     Raises:
         ConfigError: there is no such part, or nothing would be left to train.
     """
+    check_freeze(config)
+    for part in config.settings.freeze:
+        module: nn.Module = model.encoder if part == ENCODER else model.head(part.removeprefix("head."))
+        module.requires_grad_(False)
+
+
+def check_freeze(config: Config) -> None:
+    """Refuse to freeze parts that are not there, or all heads.
+
+    Raises:
+        ConfigError: with the reason.
+    """
     frozen = config.settings.freeze
-    where = f"freeze={','.join(frozen)}"
-    absent = [part for part in frozen if part != ENCODER and part.removeprefix("head.") not in model.head_names]
+    where = in_stage(config, f"freeze={','.join(frozen)}")
+    absent = [part for part in frozen if part != ENCODER and part.removeprefix("head.") not in config.heads]
     if absent:
         raise ConfigError(Problem(where, f"there is no {' and no '.join(absent)}"))
     if frozen and not trained_heads(config):
         raise ConfigError(Problem(where, "no head is left to train", "leave out head.de or head.clf"))
-    for part in frozen:
-        module: nn.Module = model.encoder if part == ENCODER else model.head(part.removeprefix("head."))
-        module.requires_grad_(False)
 
 
 def trained_heads(config: Config) -> tuple[str, ...]:
