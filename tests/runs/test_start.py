@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 from xmclab.errors import ConfigError
 from xmclab.host.registry import default_registry
+from xmclab.runs.measure import Queries
 from xmclab.runs.run import run
 from xmclab.serve.export import write_export
 from xmclab.serve.open import open_predictor
@@ -95,6 +96,64 @@ def test_what_a_stage_cannot_begin_with_is_refused_before_the_first(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.fixture
+def stopped(small_config: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """A function that stops a run with stages before an evaluation: of a number, from 1."""
+
+    def stopped(folder: Path, evaluation: int, *overrides: str) -> Path:
+        left = iter(range(evaluation - 1))
+        whole = Queries.evaluate
+        with monkeypatch.context() as patch:
+            patch.setattr(Queries, "evaluate", lambda self: interrupt() if next(left, None) is None else whole(self))
+            with pytest.raises(KeyboardInterrupt):
+                run(small_config(*STAGES, "checkpoint.every=1", *overrides), folder, QUIET)
+        return folder
+
+    return stopped
+
+
+def test_a_stage_that_has_not_begun_may_change(
+    stopped: Callable[..., Path], small_config: Callable[..., Any], tmp_path: Path, call: Any
+) -> None:
+    """What is refused changes nothing, what is accepted stays."""
+    folder = stopped(tmp_path / "run", 1)
+    for refused in ("stages.phi.optim.clip=3", "optim.clip=3"):
+        code, _, err = call("run", "--resume", str(folder), refused)
+        assert code == 2
+        assert "optim.clip: 1.0 in the run, 3.0 in this command" in err
+        assert (folder / "config.yaml").read_text().count("clip: 3.0") == 0
+    code, _, err = call("run", "--resume", str(folder), "stages.psi.optim.clip=3")
+    assert code == 0, err
+    assert (folder / "config.yaml").read_text().count("clip: 3.0") == 1
+    assert json.loads((folder / "result.json").read_text())["recipe"] == small_config().recipe
+
+
+@pytest.mark.parametrize(
+    "allowed",
+    [
+        ["optim.clip=3", "resume.allow=optim.clip"],
+        ["stages.psi.optim.clip=3", "resume.allow=stages.psi.optim.clip"],
+        ["stages.psi.optim.clip=3", "resume.allow=optim"],
+        ["encode.chunk=64", "checkpoint.every=2", "device=cpu"],
+    ],
+)
+def test_what_may_differ_may_differ_in_every_stage(
+    stopped: Callable[..., Path], tmp_path: Path, call: Any, allowed: list[str]
+) -> None:
+    folder = stopped(tmp_path / "run", 2)
+    code, _, err = call("run", "--resume", str(folder), *allowed)
+    assert code == 0, err
+    assert "resuming after step" in err
+
+
+def test_what_is_allowed_to_another_stage_is_refused(stopped: Callable[..., Path], tmp_path: Path, call: Any) -> None:
+    folder = stopped(tmp_path / "run", 2)
+    code, _, err = call("run", "--resume", str(folder), "optim.clip=3", "resume.allow=stages.phi.optim.clip")
+    assert code == 2
+    assert "error: optim.clip: 1.0 in the run, 3.0 in this command" in err
+    assert "stages.phi.optim.clip" not in err
+
+
 def interrupt(*_: Any) -> None:
     raise KeyboardInterrupt
 
@@ -105,7 +164,7 @@ def test_a_run_that_has_begun_needs_its_start_no_more(
     shutil.copytree(small_run, tmp_path / "start")
     given = [f"start={tmp_path / 'start'}", "start.parts=encoder", "checkpoint.every=1"]
     with monkeypatch.context() as patch:
-        patch.setattr("xmclab.runs.measure.Queries.evaluate", interrupt)
+        patch.setattr(Queries, "evaluate", interrupt)
         with pytest.raises(KeyboardInterrupt):
             run(small_config(*given), tmp_path / "run", QUIET)
     shutil.rmtree(tmp_path / "start")

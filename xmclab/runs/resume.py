@@ -14,6 +14,7 @@ from xmclab.data.candidates import candidates_file
 from xmclab.data.validation import Opened
 from xmclab.errors import ConfigError, DataError, Problem, did_you_mean
 from xmclab.host.config import LONG, Config
+from xmclab.host.recipes import STAGES, below, stage_of
 from xmclab.host.resolver import resolve
 from xmclab.host.schema import SHORT
 from xmclab.runs import store
@@ -116,7 +117,7 @@ def _unknown(theirs: Mapping[str, Any], config: Config) -> Iterator[Problem]:
     """The names in `resume.allow` that neither config has as a key or group."""
     keys = [key for key, _ in (*flat(theirs), *flat(config.to_dict()))]
     for name in config.settings.resume.allow:
-        if not any(_within(key, name) for key in keys):
+        if not any(_within(key, name) or _within(_plain(key), _plain(name)) for key in keys):
             yield Problem("resume.allow", f"unknown key {name!r}", did_you_mean(name, keys))
 
 
@@ -132,6 +133,23 @@ def _within(key: str, name: str) -> bool:
     return key in (name, SHORT.get(name)) or key.startswith(f"{name}.")
 
 
+def _plain(key: str) -> str:
+    """A key without the stage that it belongs to."""
+    stage = stage_of(key)
+    return below(key, f"{STAGES}.{stage}") if stage else key
+
+
+def _covers(name: str, key: str, stage: str) -> bool:
+    """Whether a name is that of a key, or of its group; a name without a stage is one of all stages.
+
+    Args:
+        stage: that of keys that name none.
+    """
+    if _within(key, name):
+        return True
+    return stage_of(name) in ("", stage_of(key) or stage) and _within(_plain(key), _plain(name))
+
+
 def differences(theirs: Mapping[str, Any], config: Config, allowed: Sequence[str] | None = None) -> Iterator[Problem]:
     """The keys that matter and differ.
 
@@ -142,7 +160,9 @@ def differences(theirs: Mapping[str, Any], config: Config, allowed: Sequence[str
         allowed = (*HARMLESS, *config.settings.resume.allow)
     old, new = dict(flat(theirs)), dict(flat(config.to_dict()))
     for key in dict.fromkeys((*old, *new)):
-        harmless = any(_within(key, name) for name in allowed)
+        if config.stage and stage_of(key) == config.stage:  # said of the last stage once more, to name it
+            continue
+        harmless = any(_covers(name, key, config.stage) for name in allowed)
         if not harmless and old.get(key) != new.get(key):
             yield Problem(LONG.get(key, key), f"{old.get(key)} in the run, {new.get(key)} in this command")
 

@@ -8,7 +8,7 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,8 +95,12 @@ def run(
         return _in_folder(_Job(config, opened, folder, console, signals, strict, started))
 
 
-def _in_folder(job: _Job) -> RunResult:
-    """Train in a folder that is ours: from the beginning, or from where an earlier process got to."""
+def _in_folder(job: _Job, accepted: Callable[[], None] = lambda: None) -> RunResult:
+    """Train in a folder that is ours: from the beginning, or from where an earlier process got to.
+
+    Args:
+        accepted: called once it is certain that the config may continue what is in the folder.
+    """
     config, folder, settings, found = job.config, job.folder, job.config.settings, None
     if job.opened.validation:
         check_choice(config, job.opened.whole.num_labels)
@@ -108,6 +112,9 @@ def _in_folder(job: _Job) -> RunResult:
             job = dataclasses.replace(job, config=config)
             if found is None:
                 note(job.console, f"{folder}: no checkpoint, so training starts from the beginning")
+        elif recipe := store.recipe_of(folder):
+            job = dataclasses.replace(job, config=dataclasses.replace(config, recipe=recipe))
+        accepted()
         try:
             return job.result(found)
         except Stopped as stop:
@@ -199,8 +206,11 @@ class _Job:
     def _earlier_stages(self) -> dict[str, RunResult]:
         """The results of the stages before this one, each in a folder of its own; those that have ended are read."""
         config, results = self.config, {}
-        if config.earlier and not (self.folder / store.MANIFEST).is_file():
-            store.save_config(self.folder, config)  # all that is needed to resume
+
+        def keep_config() -> None:  # all that is needed to resume
+            if config.earlier and not (self.folder / store.MANIFEST).is_file():
+                store.save_config(self.folder, config)
+
         for number, (name, stage) in enumerate(config.earlier.items(), start=1):
             folder = self.folder / store.STAGES / name
             stage = stage.with_part("baseline", None)
@@ -211,9 +221,10 @@ class _Job:
                 with claimed(folder, "", resume=True):
                     opened = self.opened if _same_data(stage, config) else open_with_validation(stage)
                     job = dataclasses.replace(self, config=stage, opened=opened, folder=folder)
-                    results[name] = _in_folder(dataclasses.replace(job, started=time.perf_counter()))
+                    results[name] = _in_folder(dataclasses.replace(job, started=time.perf_counter()), keep_config)
             else:
                 results[name] = _ended(folder, stage)
+        keep_config()
         if config.earlier:
             note(self.console, f"stage {config.stage}, {len(config.earlier) + 1} of {len(config.earlier) + 1}")
         return results

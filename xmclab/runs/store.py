@@ -116,8 +116,9 @@ def _write_manifest(folder: Path, recipe: str, files: Files) -> None:
 
 
 def recipe_of(folder: Path) -> str:
-    """The name of the recipe that a run started from, if it is known."""
-    return str(_manifest(folder).get("recipe", ""))
+    """The name of the recipe that a run started from, if it is known; it may have begun with an earlier stage."""
+    folders = (folder, *sorted((folder / STAGES).glob("*")))
+    return next((str(name) for each in folders if (name := _manifest(each).get("recipe"))), "")
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
