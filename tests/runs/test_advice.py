@@ -37,6 +37,10 @@ def test_a_recipe_as_it_is_needs_no_note() -> None:
         (["head.clf.dim=40"], "head.clf.init=identity pads 32 numbers to 40"),
         (["head.clf.dim=32", "loss.clf=bce", "head.clf.bias=none"], "set head.clf.bias=label"),
         (["head.clf.dim=32", "head.clf.rows=xavier", "head.clf.table_lr=1e-4"], "hardly move random label rows"),
+        (
+            ["head.clf.dim=32", "optim.no_decay=LayerNorm,own_row"],
+            "optim.no_decay=LayerNorm,own_row: no parameter has such a name; there are encoder.embedding.weight, ",
+        ),
     ],
 )
 def test_a_note_says_what_will_happen(overrides: list[str], expected: str) -> None:
@@ -54,6 +58,7 @@ def test_a_note_says_what_will_happen(overrides: list[str], expected: str) -> No
         ["loss.clf=ds+bce", "head.clf.bias=none"],
         ["loss.clf=bce", "head.clf.bias=label"],
         ["head.clf.rows=xavier", "head.clf.table_lr=1e-1"],
+        ["optim.no_decay=LayerNorm,psi"],
     ],
 )
 def test_no_note_where_the_choice_is_sound(overrides: list[str]) -> None:

@@ -15,6 +15,8 @@ from xmclab.host.schema import HEADS
 from xmclab.model.tables import RowTable
 from xmclab.training.trainer import Trainer
 
+FEW = 8  # as many names of parameters are listed
+
 
 def advice(trainer: Trainer) -> list[str]:
     """Notes on a run, each with a remedy; usually none."""
@@ -25,6 +27,7 @@ def advice(trainer: Trainer) -> list[str]:
         *_widths(trainer),
         *_bias(trainer),
         *_rows(trainer),
+        *_decay(trainer),
     ]
 
 
@@ -95,6 +98,14 @@ def _rows(trainer: Trainer) -> Iterator[str]:
                 f"head.{name}: {trainer.steps} steps at a rate of {table.lr:g} hardly move random label rows; "
                 f"start them from texts (head.{name}.rows=texts+queries), raise head.{name}.table_lr or train longer"
             )
+
+
+def _decay(trainer: Trainer) -> Iterator[str]:
+    """Names of parameters that are exempt from decay, where there are none."""
+    exempt, names = trainer.settings.optim.no_decay, [name for name, _ in trainer.model.named_parameters()]
+    if exempt and not any(part in name for part in exempt for name in names):
+        known = ", ".join(names[:FEW]) + (", ..." if len(names) > FEW else "")
+        yield f"optim.no_decay={','.join(exempt)}: no parameter has such a name; there are {known}"
 
 
 STILL = 0.005  # relative change of a term that has not moved
