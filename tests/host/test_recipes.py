@@ -12,7 +12,7 @@ from xmclab.host.recipes import LONGEST_COMMENT, MAX_BYTES, group, read_recipe, 
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
 
-RECIPES = ("unidec", "unidec_paper", "unidec_release", "unidec_transformer", "depsl")
+RECIPES = ("unidec", "unidec_paper", "unidec_release", "unidec_transformer", "depsl")  # those of other systems: theirs
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
@@ -27,12 +27,24 @@ def test_shipped_recipes_are_short_and_resolve(registry: Registry, recipe: str) 
 def test_the_release_differs_from_the_paper_only_where_it_says(registry: Registry) -> None:
     paper = {key: value for key, value, _ in resolve(["recipe=unidec_paper"], registry).explain()}
     release = {key: value for key, value, _ in resolve(["recipe=unidec_release"], registry).explain()}
-    assert {key for key in paper if paper[key] != release[key]} == {
-        "optim.schedule",
-        "optim.decay",
-        "optim.warmup",
-        "sampler.depth",
+    assert {key: release[key] for key in paper if paper[key] != release[key]} == {
+        "encoder.model": "sentence-transformers/msmarco-distilbert-base-v4",
+        "head.de.init": "xavier",
+        "head.clf.init": "xavier",
+        "head.clf.row_dropout": 0.1,
+        "head.clf.table": "dense_adamw",
+        "optim.schedule": "linear",
+        "optim.warmup": 3,
+        "optim.decay": 0.05,
+        "optim.no_decay": ["LayerNorm.weight"],
+        "optim.clip": 0,
+        "sampler.batch_size": 512,
+        "sampler.depth": "release",
+        "sampler.method": "two_means",
+        "pool.replacement": True,
+        "epochs": 150,
     }
+    assert (release["pool.cap"], release["refresh_every"], release["head.clf.rows"]) == (3000, 5, "xavier")
     for key in ("head.de.temperature", "head.clf.temperature"):
         assert release[key] == pytest.approx(1 / 18, rel=1e-4)
 
@@ -42,7 +54,7 @@ def test_the_paper_recipe_keeps_nothing_that_was_tuned_for_the_bag(registry: Reg
     paper = resolve(["recipe=unidec_paper"], registry)
     for slot, options in {
         "head.de": {"init": "default", "activation": "tanh", "dropout": 0.1, "dim": 384, "lr": 2e-4},
-        "head.clf": {"init": "default", "normalise": False, "rows": "xavier", "row_dropout": 0.1, "table_lr": 1e-3},
+        "head.clf": {"init": "default", "normalise": False, "rows": "xavier", "row_dropout": 0, "table_lr": 1e-3},
         "encoder": {"lr": 1e-4, "pooling": "mean", "towers": "shared"},
         "sampler": {"batch_size": 576},
     }.items():

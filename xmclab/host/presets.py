@@ -4,7 +4,7 @@ sizes: {train: 294805, test: 134835, labels: 131073}   data of other sizes is re
 evaluate: {propensity: [0.6, 2.6]}                     settings, with any recipe
 recipes:                                               with a recipe, and with those that build on it
   unidec_paper: {pool: {cap: 3000}}
-paper:                                                 recipe -> name of a row -> metrics in percent, and costs
+paper:                                                 recipes -> name of a row -> metrics in percent, and costs
   unidec: {UniDEC: {P@1: 47.80}}
 ablation: {...}                                        further results, for the docs
 
@@ -116,7 +116,7 @@ def _paper(path: Path, plain: Mapping[str, Any]) -> dict[str, Rows]:
     tables = list(paper.values()) if isinstance(paper, dict) else [None]
     rows = [row for rows in tables for row in (rows.values() if isinstance(rows, dict) else [None])]
     if all(isinstance(row, dict) and all(type(x) in (int, float) for x in row.values()) for row in rows):
-        return dict(paper)
+        return {recipe.strip(): rows for recipes, rows in paper.items() for recipe in recipes.split(",")}
     raise ConfigError(Problem(f"{path}: {PAPER}", "expected numbers", "as `unidec: {UniDEC: {P@1: 47.80}}`"))
 
 

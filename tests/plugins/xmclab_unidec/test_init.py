@@ -19,9 +19,9 @@ FOLDER = Path(xmclab_unidec.__file__).parent / "recipes"
 
 
 def test_every_file_is_a_recipe_and_there_are_no_others():
-    ours = {c.name: c.origin.plugin for c in default_registry().claims if c.kind == "recipe"}
-    assert ours == dict.fromkeys((file.stem for file in FOLDER.iterdir()), "unidec")
-    assert {"unidec", "unidec_paper", "unidec_release", "unidec_transformer", "depsl"} <= set(ours)
+    ours = {c.name for c in default_registry().claims if c.kind == "recipe" and c.origin.plugin == "unidec"}
+    assert ours == {file.stem for file in FOLDER.iterdir()}
+    assert {"unidec", "unidec_paper", "unidec_release", "unidec_transformer", "depsl", "depsl_paper"} == ours
 
 
 @pytest.mark.parametrize("name", sorted(xmclab_unidec.xmclab_recipes()))
@@ -34,6 +34,16 @@ def test_depsl_is_unidec_without_the_classifier():
     unidec, depsl = (resolve([f"recipe={name}", "data=tiny"], default_registry()) for name in ("unidec", "depsl"))
     assert unidec.parts["head.clf"] is not None
     assert depsl.parts["head.clf"] is None
+
+
+def test_depsl_as_in_the_paper_is_its_dual_encoder_in_one_direction():
+    unidec, depsl = (
+        resolve([f"recipe={name}", "data=tiny"], default_registry()) for name in ("unidec_paper", "depsl_paper")
+    )
+    assert (depsl.heads, depsl.settings.objective.de_share, depsl.objective("de").q2l_share) == (("de",), 1, 1)
+    assert depsl.make("head.de").dim == 512
+    assert depsl.settings.pool == unidec.settings.pool
+    assert [depsl.choice(slot) for slot in ("encoder", "sampler", "miner")] == ["hf", "cluster", "ann"]
 
 
 def test_a_transformer_of_any_width_trains_and_is_exported(
