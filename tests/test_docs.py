@@ -27,7 +27,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -38,6 +38,7 @@ from xmclab.host.compose import check_terms
 from xmclab.host.recipes import read_plain
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
+from xmclab.model.tables import TableOptimizer
 from xmclab.objectives.expr import parse_expression
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +46,14 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 QUICK = ["data=tiny", "epochs=1", "baseline=none"]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"^`([\w./-]+)`:$")
-FILE_KINDS = {"python": ".py", "yaml": ".yaml", "json": ".json", "toml": ".toml", "text": ".txt", "csv": ".csv"}
+FILE_KINDS: dict[str, str | tuple[str, ...]] = {
+    "python": ".py",
+    "yaml": ".yaml",
+    "json": (".json", ".jsonl"),
+    "toml": ".toml",
+    "text": ".txt",
+    "csv": ".csv",
+}
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 
 
@@ -469,6 +477,16 @@ def test_the_table_of_exit_codes_agrees_with_the_errors() -> None:
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, XmclabError)]
     real = {kind.__name__: str(kind.exit_code) for kind in kinds if kind is not XmclabError}
     assert {error: code for code, error, _ in rows if error} == real
+
+
+def test_the_table_of_optimizers_has_every_rule_of_a_table() -> None:
+    assert {row[0] for row in table("concepts.md", "table-optimizers")[1]} == set(get_args(TableOptimizer))
+
+
+def test_the_table_of_extras_has_every_one() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    shown = {name.strip(" `") for row in table("first-run.md", "extras")[1] for name in row[0].split(",")}
+    assert shown == {"none", *extras}
 
 
 def test_the_table_of_layouts_has_every_reader() -> None:
