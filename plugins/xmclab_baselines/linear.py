@@ -51,6 +51,7 @@ class OneVsAll(Baseline):
         self, x_NF: sp.csr_array, targets_NL: sp.csr_array, filter_NL: sp.csr_array
     ) -> tuple[sp.csr_array, NDArray[np.float32]]:
         """(weights_LF, bias_L); the bias of a label without training queries is -inf."""
+        import sklearn.svm  # noqa: F401  # before the limit, which holds for the libraries loaded by then
         from threadpoolctl import threadpool_limits
 
         rows_NF = _for_liblinear(x_NF)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -129,6 +132,29 @@ def test_threads_change_no_number() -> None:
     assert (found[0].ids_NK == found[1].ids_NK).all()
     assert (found[0].scores_NK == found[1].scores_NK).all()
     assert Evaluator.of_data(data).metrics(found[0])["P@1"] > 36  # neighbours by TF-IDF: 34
+
+
+FIRST = """
+import scipy.sparse as sp
+from threadpoolctl import threadpool_info
+from xmclab_baselines.linear import OneVsAll
+
+class Watched(OneVsAll):
+    def _one(self, *rows):
+        found = super()._one(*rows)
+        print({each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"})
+        return found
+
+eye = sp.eye_array(3, format="csr", dtype="float32")
+Watched().train(eye, sp.csr_array(eye[:, :1]), sp.csr_array((3, 1)))
+"""
+
+
+def test_blas_has_one_thread_from_the_first_label_on() -> None:
+    """In a new process, where training is what loads scikit-learn."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2", "MKL_NUM_THREADS": "2"}
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout == "{1}\n"
 
 
 @pytest.mark.parametrize("k", [1, 3, 7])
