@@ -142,7 +142,7 @@ class Run:
         if self.document is None:
             return None
         if name == "train":
-            return float(self.document["seconds"]["train"])
+            return float(self.document["seconds"]["train"]) + self._before
         memory = self.document.get("memory", {})
         peak = memory.get("device_peak") or memory.get("peak")
         return None if peak is None else peak / 2**20
@@ -152,8 +152,14 @@ class Run:
         for record in self.evaluations:
             if record["metrics"].get(search, {}).get(metric, 0.0) >= percent:
                 seconds = record.get("seconds")
-                return None if seconds is None else float(seconds)
+                return None if seconds is None else float(seconds) + self._before
         return None
+
+    @property
+    def _before(self) -> float:
+        """Seconds of training of the stages before the last, which all the rest is about."""
+        stages = (self.document or {}).get("stages", {}).values()
+        return sum(float(stage["seconds"]["train"]) for stage in stages)
 
 
 def is_validation(evaluation: Record) -> bool:

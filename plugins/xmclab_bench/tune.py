@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState
 from xmclab.errors import ConfigError, Problem, did_you_mean
 from xmclab.evaluation.metrics import metrics_of
 from xmclab.host import Config, Registry, resolve
-from xmclab.host.recipes import MADE_WITH, Entry, is_file_name
+from xmclab.host.recipes import MADE_WITH, Entry, is_file_name, recipe_layers
 from xmclab.system.files import new_file
 from xmclab_bench.curves import tuning_curve
 from xmclab_bench.space import Axis, declared, in_stages, overridden, read_space, space_of, stages, tunable, values_of
@@ -25,6 +26,7 @@ from xmclab_bench.study import EPOCH, GIVEN, JOURNAL, REASON, Question, Runner, 
 MANY = 1 << 30  # labels: metrics at any depth
 SHARE = 0.2  # of the training queries, for validation, unless the config says otherwise
 RECIPE = "recipe.yaml"
+BASES = "bases"  # folder of the files that the recipe builds on
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def _write_recipe(path: Path, config: Config, overrides: Sequence[str], chosen: 
     """A recipe with the chosen values over those that were typed, without the data."""
     given = dict(text.split("=", 1) for text in overrides)
     parent = given.pop("recipe", "")
-    base = str(Path(parent).resolve()) if is_file_name(parent) else parent
+    base = _kept_beside(path, Path(parent), config.registry) if is_file_name(parent) else parent
     plugins = [value for text in overrides for key, _, value in [text.partition("=")] if key == "plugin"]
     left_out = ("data", "plugin", "seed", "device")
     kept = {key: value for key, value in given.items() if key not in left_out and not key.startswith("validate.")}
@@ -136,6 +138,18 @@ def _write_recipe(path: Path, config: Config, overrides: Sequence[str], chosen: 
     with new_file(path, str(path)) as stream:
         stream.write("\n".join(lines) + "\n")
     return path
+
+
+def _kept_beside(path: Path, parent: Path, registry: Registry) -> str:
+    """The base of a recipe that builds on a file: a copy of the file, and of those it builds on, beside the recipe."""
+    folder = parent.resolve().parent
+    files = [layer.path.resolve() for layer in recipe_layers(str(parent), registry)]
+    for file in files:
+        if file.is_relative_to(folder):
+            copy = path.parent / BASES / file.relative_to(folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+    return f"{BASES}/{parent.name}"
 
 
 # The rows of a bench

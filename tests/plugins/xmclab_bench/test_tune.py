@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from xmclab_bench.space import typed
 from xmclab_bench.spec import load_spec
 from xmclab_bench.study import JOURNAL, Runner, ended
 from xmclab_bench.tables import chosen, footnote
-from xmclab_bench.tune import Tuned, tune
+from xmclab_bench.tune import RECIPE, Tuned, _write_recipe, tune
 
 SPEC = """\
 # Two reductions.
@@ -258,3 +259,16 @@ def test_a_study_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.Monk
     found = tuned(tmp_path, monkeypatch, peaks(psl=(45, 0.02)), trials=5)
     assert len(ended(found.study)) == 5
     assert [trial.number for trial in ended(found.study)] == [0, 1, 2, 3, 4]
+
+
+def test_the_tuned_recipe_of_a_file_brings_what_it_builds_on(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    (mine / "parts").mkdir(parents=True)
+    (mine / "parts" / "small.yaml").write_text("base: unidec\nepochs: 3\n")
+    (mine / "recipe.yaml").write_text("base: parts/small.yaml\npool.beta: 5\n")
+    overrides = [f"recipe={mine / 'recipe.yaml'}", "data=tiny", "pool.eta=2"]
+    config = resolve(overrides, default_registry())
+    written = _write_recipe(tmp_path / "tuned" / RECIPE, config, overrides, {"encoder.lr": "0.01"})
+    shutil.rmtree(mine)
+    settings = resolve([f"recipe={written}"], default_registry()).settings
+    assert (settings.epochs, settings.pool.beta, settings.pool.eta) == (3, 5, 2)

@@ -15,7 +15,11 @@ from xmclab.host.registry import default_registry
 LOSSES = {name: default_registry().get("loss", name)() for name in default_registry().names("loss") if "." not in name}
 NAMES = {type(loss): name for name, loss in LOSSES.items()}
 each_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-IN_COSINES = {"triplet", "prob_contrastive", "k_prob_contrastive"}  # their margins are no matter of a head's temperature
+IN_COSINES = {
+    "triplet",
+    "prob_contrastive",
+    "k_prob_contrastive",
+}  # defined on cosines
 STEEP = {"squared_hinge", "k_prob_contrastive"}  # the slope grows with the error; is c / (1 - c) = 9 for a negative
 
 
