@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import re
 import runpy
@@ -35,7 +36,7 @@ from xmclab import cli, errors
 from xmclab.errors import ConfigError, XmclabError
 from xmclab.host import hookspecs
 from xmclab.host.compose import check_terms
-from xmclab.host.recipes import read_plain
+from xmclab.host.recipes import group, read_plain
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
 from xmclab.model.tables import TableOptimizer
@@ -367,6 +368,47 @@ def test_the_table_of_symbols_has_every_number_of_the_recipe() -> None:
     keys = {row[2] for row in table("recipes.md", "symbols")[1]}
     ways = {"encoder.model", "encoder.pooling"}
     assert set_by_recipe - keys == {*ways, "head.de", "head.clf", "head.de.init", "head.clf.init"}
+
+
+def test_the_table_of_systems_says_what_they_are_made_of() -> None:
+    recipes = [name for name, which in groups().items() if which in ("rivals", "the paper's own")]
+    real = [row for name in recipes if name != "unidec_release" for row in made_of(name)]
+    assert sorted(table("systems.md", "systems")[1]) == sorted(real)
+
+
+def groups() -> dict[str, str]:
+    return {name: group(default_registry().recipe(name)) for name in default_registry().names("recipe")}
+
+
+def made_of(recipe: str) -> list[list[str]]:
+    """The rows of a recipe, one for each of its stages."""
+    last, rows = resolve([f"recipe={recipe}"], default_registry()), []
+    for config in (*last.earlier.values(), last):
+        frozen = config.settings.freeze
+        trained = [head for head in config.heads if f"head.{head}" not in frozen]
+        terms = {key: value for key, value, _ in config.explain()}
+        mines = config.settings.pool.eta and all(config.objective(head).needs_all is False for head in trained)
+        rows.append(
+            [
+                f"{recipe}`, {config.stage}" if config.stage else recipe,
+                f"{config.choice('encoder')}{', frozen' if 'encoder' in frozen else ''}",
+                ", ".join(str(config.choice(f"head.{head}")) for head in config.heads),
+                str(config.choice("sampler")),
+                str(config.choice("miner")) if mines else "none",
+                "; ".join(f"{config.choice(f'reduction.{head}')}({terms[f'loss.{head}']})" for head in trained),
+            ]
+        )
+    return rows
+
+
+def test_the_table_of_what_differs_is_that_of_the_recipes() -> None:
+    said = {}
+    for name in (name for name, which in groups().items() if which == "rivals"):
+        lines = default_registry().recipe(name).read_text().splitlines()[2:]
+        comment = " ".join(line.removeprefix("# ") for line in itertools.takewhile(lambda line: line[:1] == "#", lines))
+        if comment:
+            said[name] = comment.removeprefix("Differs: ").removesuffix(".")
+    assert dict(table("systems.md", "differs")[1]) == said
 
 
 def preset_files() -> dict[str, dict[str, Any]]:
