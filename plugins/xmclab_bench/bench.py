@@ -119,7 +119,7 @@ def _baselines(
                 (resolve((*cell.overrides[len(CELL) :], *chosen), registry) for cell in cells), keys, folder
             )
         except Exception as error:  # a comparison that took hours does not fail for them
-            told = f"{'some baselines were' if chosen else 'baselines were not'} left out: {exception_line(error)}"
+            told = f"{'some baselines left out' if chosen else 'no baselines'}: {exception_line(error)}"
             console.print(told, style="dim", markup=False, highlight=False, soft_wrap=True)
     return []
 
