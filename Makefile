@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: run test lint install bench-quality bench-speed bench-index bench-plan bench-million bench-data bench-pml bench-checkpoint bench-results chaos clean
+.PHONY: run test lint install bench-quality bench-speed bench-index bench-plan bench-million bench-data bench-pml bench-pecos bench-checkpoint bench-results chaos clean
 
 run: install  ## train UniDEC on the embedded data and print its table
 	$(BIN)/xmclab run recipe=unidec loss.clf=ds+bce
@@ -47,6 +47,10 @@ bench-data: install  ## reading and tokenising 2 million texts, first and cached
 bench-pml: install  ## cost of the losses of pytorch-metric-learning: benchmarks/pml/results.md
 	$(BIN)/python benchmarks/pml/cost.py
 
+GENES ?=
+bench-pecos: install  ## linear programs on TF-IDF, XR-Linear in an environment of its own: benchmarks/pecos/results.md
+	$(BIN)/python benchmarks/pecos/predict.py debian $(GENES)
+
 bench-checkpoint: install  ## cost of checkpoints while a run trains: benchmarks/checkpoint/results.md
 	$(BIN)/python benchmarks/checkpoint/cost.py
 
@@ -55,7 +59,6 @@ chaos: install  ## attack runs for minutes, and count what they survive: benchma
 
 RESULTS := benchmarks/results
 BENCH := $(BIN)/xmclab bench --overwrite
-GENES ?=
 bench-results: install  ## the comparisons of docs/comparisons.md: hours; a second run only makes the reports again
 	for spec in reductions losses; do \
 		$(BENCH) $$spec epochs=4 refresh_every=2 --tune 8 --jobs 2 --out $(RESULTS)/$$spec || exit 1; done
@@ -63,8 +66,13 @@ bench-results: install  ## the comparisons of docs/comparisons.md: hours; a seco
 		$(BENCH) $$spec epochs=4 refresh_every=2 --jobs 2 --out $(RESULTS)/$$spec || exit 1; done
 	$(BENCH) negatives --jobs 2 --out $(RESULTS)/negatives
 	$(BENCH) pool epochs=2 refresh_every=1 --jobs 2 --out $(RESULTS)/pool
+	$(BENCH) systems seed=0 --jobs 2 --out $(RESULTS)/systems
+	$(BENCH) systems seed=0 epochs=4 --tune 3 --jobs 2 --out $(RESULTS)/systems-tuned
+	$(BENCH) search epochs=4 refresh_every=2 --jobs 2 --out $(RESULTS)/search
 	test -z "$(GENES)" || $(BENCH) reductions data=$(GENES) epochs=3 refresh_every=1 target=P@1=60 --tune 8 --jobs 2 \
 		--out $(RESULTS)/reductions-genes
+	test -z "$(GENES)" || $(BENCH) systems data=$(GENES) seed=0 --jobs 2 --out $(RESULTS)/systems-genes
+	test -z "$(GENES)" || $(BENCH) search data=$(GENES) epochs=4 refresh_every=2 --jobs 2 --out $(RESULTS)/search-genes
 	$(BIN)/python $(RESULTS)/claims.py
 
 install: $(INSTALLED)

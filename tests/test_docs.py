@@ -295,6 +295,7 @@ MEASURED = [
     ("results.md", "quality", "quality/debian.md"),
     ("results.md", "genes", "quality/LF-GeneOntology-17K.md"),
     ("results.md", "transformer", "quality/transformer.md"),
+    ("benchmark.md", "linear", "pecos/results.md"),
     ("comparisons.md", "claims", "results/claims.md"),
     *(("comparisons.md", name, f"results/{name}/table.md") for name in COMPARISONS),
 ]
