@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import io
 import json
 import os
 import pty
 import re
 import shutil
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,11 +94,18 @@ def test_a_very_long_name_is_shown(call: Call, small_run: Path, tmp_path: Path) 
     assert "x" * 80 in out
 
 
-def on_a_terminal(*arguments: object) -> str:
-    """What a command writes to its terminal."""
+def on_a_terminal(*arguments: object, columns: int = 200, code: str = "") -> str:
+    """What a command writes to its terminal.
+
+    Args:
+        code: Python that the process runs before the command.
+    """
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm", "COLUMNS": "200"}
-    command = [sys.executable, "-m", "xmclab", *map(str, arguments)]
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"}
+    environment = {name: value for name, value in environment.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    main = "from xmclab.__main__ import main; main()"
+    command = [sys.executable, "-c", f"{code}\n{main}", *map(str, arguments)]
     with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=environment) as process:
         os.close(theirs)
         written = b""
@@ -104,7 +114,7 @@ def on_a_terminal(*arguments: object) -> str:
                 written += block
         except OSError:  # the other end is closed
             pass
-        assert process.wait(timeout=120) == 0, written
+        assert process.wait(timeout=120) == 0 or code, written
     os.close(ours)
     return written.decode()
 
@@ -114,6 +124,38 @@ def test_json_on_a_terminal_has_the_same_value_without_controls(evil_run: Path) 
     harmless(out)
     answer = json.loads(out)
     assert (answer["query"], answer["labels"][0]["name"]) == (EVIL, EVIL)
+
+
+# The live line
+
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+LIVE = ["run", "recipe=unidec", "data=tiny", "epochs=3", "refresh_every=1", "evaluate.every=1", "baseline=none"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "more"),
+    [
+        (80, ()),
+        (120, (r"step \d+/6",)),
+        (250, (r"step \d+/6", r"de/ds/q2l \d\.\d", r"positives/query", r"pool \d", r"without positive", "elapsed")),
+    ],
+)
+def test_the_live_line_fits_the_terminal(columns: int, more: tuple[str, ...], tmp_path: Path) -> None:
+    out = ESCAPES.sub("", on_a_terminal(*LIVE, "--out", tmp_path / "run", columns=columns)).replace("\r", "\n")
+    lines = [line.rstrip() for line in out.splitlines() if re.match(r"epoch \d/3 ", line)]
+    shown = re.compile(r"epoch 3/3 ━+ +\d+ queries/s  \d:\d\d left  loss \d\.\d{4}  P@1 \d\d\.\d\d")
+    last = lines[-1]
+    assert shown.match(last), last
+    assert all(re.search(each, last) for each in more), last
+    assert max(map(len, lines)) <= columns
+    assert not any("…" in line for line in lines)
+    assert any(re.search(r"epoch 1/3 .*\d\+ left", line) for line in lines), "steps take longer after a refresh"
+
+
+def test_something_is_shown_before_torch_is_imported(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['torch'] = None"
+    out = on_a_terminal("run", "data=tiny", "recipe=unidec", "--out", tmp_path / "run", code=code)
+    assert "starting" in out
 
 
 # Titles, notes, errors

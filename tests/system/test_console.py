@@ -28,3 +28,14 @@ def test_a_plain_text_has_no_markup_and_one_line() -> None:
     stream = io.StringIO()
     Console(file=stream).print(plain("[bold]a[/x]\nb\x1b"))
     assert stream.getvalue() == "[bold]a[/x]\\nb\\x1b\n"
+
+
+def test_only_a_terminal_gets_blanks_at_the_ends_of_lines() -> None:
+    for terminal in (True, False):
+        stream = io.StringIO()
+        console = Console(file=stream, width=40, force_terminal=terminal, color_system=None)
+        table = Table("name", "what", box=None, title="A title", title_justify="left")
+        table.add_row("a", "b")
+        table.add_row("longer", "longer than the others")
+        console.print(table)
+        assert any(line.endswith(" ") for line in stream.getvalue().splitlines()) is terminal

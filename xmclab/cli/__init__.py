@@ -164,6 +164,8 @@ def run(
     from xmclab.cli import show
     from xmclab.host.registry import default_registry
     from xmclab.host.resolver import resolve
+    from xmclab.system.console import Console
+    from xmclab.system.progress import working
 
     overrides = list(overrides or ())
     if resume and resume != AUTO:
@@ -173,7 +175,10 @@ def run(
     registry = default_registry()
     for problem in registry.problems:
         logging.getLogger("xmclab.host").warning("%s", problem)
-    config = resolve(overrides, registry)
+    with working(Console(file=sys.stderr), "starting"):
+        config = resolve(overrides, registry)
+        if not (why or dry_run):
+            import xmclab.runs.run  # noqa: F401  # torch takes seconds
     if why:
         print_json(show.why_document(config)) if as_json else show.print_why(config)
     elif dry_run:

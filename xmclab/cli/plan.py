@@ -16,12 +16,12 @@ from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
     from xmclab.host.config import Config
     from xmclab.runs.plan import Plan
     from xmclab.runs.sizes import Place
+    from xmclab.system.console import Console
 
 log = logging.getLogger("xmclab.cli")
 
@@ -40,9 +40,8 @@ def plan(
     for problem in registry.problems:
         logging.getLogger("xmclab.host").warning("%s", problem)
     config = resolve(overrides or [], registry)
-    from rich.console import Console
-
     from xmclab.runs import plan as runs
+    from xmclab.system.console import Console
 
     with contextlib.redirect_stdout(sys.stderr):  # parts may print; stdout is for results only
         try:

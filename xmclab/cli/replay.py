@@ -21,11 +21,10 @@ def replay(
     as_json: Json = False,
 ) -> None:
     """Repeat the step after the newest checkpoint, without an update: xmclab replay runs/my-run"""
-    from rich.console import Console
-
     from xmclab.host.resolver import resolve
     from xmclab.runs.replay import replay as repeat
     from xmclab.runs.resume import overrides_of
+    from xmclab.system.console import Console
 
     overrides, files = without_plugins(words)
     with contextlib.redirect_stdout(sys.stderr):

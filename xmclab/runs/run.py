@@ -40,7 +40,7 @@ from xmclab.runs.sizes import refuse_full_disk, refuse_too_large, shortages
 from xmclab.runs.start import check_starts, read_start
 from xmclab.system.console import plain
 from xmclab.system.memory import out_of_memory, what_to_lower
-from xmclab.system.progress import note
+from xmclab.system.progress import note, working
 from xmclab.system.reading import read_json
 from xmclab.system.signals import Signals
 from xmclab.training.loop import Log, Position, fit
@@ -88,10 +88,11 @@ def run(
     check_starts(config, out if resume else None)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(claimed(out, "", resume)) if out else None
-        opened = open_with_validation(config)
+        console, signals = console or Console(file=sys.stderr), signals or Signals()
+        with working(console, f"reading {settings.data.source}"):
+            opened = open_with_validation(config)
         presets.refuse_other_sizes(config, opened.whole)
         folder = folder or stack.enter_context(claimed(None, f"{config.recipe}-{opened.whole.name}"))
-        console, signals = console or Console(file=sys.stderr), signals or Signals()
         return _in_folder(_Job(config, opened, folder, console, signals, strict, started))
 
 
@@ -250,8 +251,9 @@ class _Job:
 
         about = {"config": self.config.to_dict(), "data": self.opened.whole.fingerprint, "world": 1}
         about["candidates"] = self.opened.candidates
+        shown = trainer.steps, settings.validate.metric, at.step, trainer.refreshes.before
         with (
-            Display(self.console, settings.epochs, trainer.steps, settings.validate.metric, at.step) as display,
+            Display(self.console, settings.epochs, *shown) as display,
             Checkpoints(folder, trainer, best, self.signals, about, keep_model, at) as checkpoints,
             self.signals.deferred(),
         ):

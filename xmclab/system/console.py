@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 import rich.console
 from rich.markup import escape
+from rich.segment import Segment
 from rich.text import Text
 
 from xmclab.system.terminal import printable
@@ -16,8 +19,14 @@ def plain(text: str) -> str:
     return escape(printable(text))
 
 
+TRAILING = re.compile(r" +(?=\n)")
+
+
 class Console(rich.console.Console):
-    """A console that shows control characters instead of obeying them, and leaves `:words:` as they are."""
+    """A console that shows control characters instead of obeying them, and leaves `:words:` as they are.
+
+    In files and pipes, lines end where their text ends.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"emoji": False, **options})
@@ -25,3 +34,8 @@ class Console(rich.console.Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Every string comes through here, those in cells and titles of tables included."""
         return super().render_str(printable(text, lines=True), **options)
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        """What is about to be written."""
+        text = super()._render_buffer(buffer)
+        return text if self.is_terminal else TRAILING.sub("", text)

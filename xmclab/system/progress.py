@@ -1,15 +1,23 @@
-"""Progress: a bar on a terminal, a line now and then in a log, nothing without a console."""
+"""Progress: one line that fits a terminal, a line now and then in a log, nothing without a console."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
+from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
 
 from xmclab.system.terminal import printable
 
 SECONDS_BETWEEN_LINES = 10.0
+NARROWEST, WIDEST = 8, 20  # columns of a bar
+GAP = 2  # columns between facts
+SPINNER, ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "-\\|/"
 
 
 def note(console: Console | None, text: str) -> None:
@@ -21,48 +29,142 @@ def note(console: Console | None, text: str) -> None:
 class Bar:
     """The progress of one job; a context manager."""
 
-    def __init__(self, console: Console | None, what: str, total: int, keep: bool = False, done: int = 0) -> None:
+    def __init__(
+        self,
+        console: Console | None,
+        what: str,
+        total: int,
+        keep: bool = False,
+        done: int = 0,
+        unit: str = "",
+    ) -> None:
         """
         Args:
             keep: leave the bar on the terminal when the job is done.
             done: what was done before.
+            unit: what is counted: shown before the numbers.
+            total: 0 if nobody knows; a terminal then shows the seconds.
         """
-        self.console, self.what, self.total, self.keep = console, what, total, keep
+        self.console, self.what, self.total, self.keep, self.unit = console, what, total, keep, unit
         self.done = self.before = done
-        self._progress: Progress | None = None
+        self._facts: Sequence[str] = ()
+        self._left, self._at_least, self._told = math.nan, False, 0.0
+        self._live: Live | None = None
 
     def __enter__(self) -> Bar:
-        self._started = self._last_line = time.monotonic()
+        self._started = self._last_line = self._told = time.monotonic()
         if self.console is not None and self.console.is_terminal:
-            columns = (BarColumn(bar_width=20), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-            detail = TextColumn("{task.fields[detail]}", style="dim", markup=False)
-            what = TextColumn("{task.description}", markup=False)
-            self._progress = Progress(what, *columns, detail, console=self.console, transient=not self.keep)
-            self._task = self._progress.add_task(printable(self.what), total=self.total, completed=self.done, detail="")
-            self._progress.start()
+            self._live = Live(self, console=self.console, refresh_per_second=8, transient=not self.keep)
+            self._live.start(refresh=True)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
+        if self._live is not None:
+            self._live.stop()
 
     @property
     def seconds(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self._started
 
-    def advance(self, number: int, detail: str = "", line: bool = False) -> None:
-        """Report `number` more as done; `line`: write a log line even if the last one is recent."""
+    def advance(
+        self,
+        number: int,
+        detail: str = "",
+        line: bool = False,
+        facts: Sequence[str] = (),
+        left: float | None = None,
+        at_least: bool = False,
+    ) -> None:
+        """Report `number` more as done.
+
+        Args:
+            detail: what a log line says.
+            line: write a log line even if the last one is recent.
+            facts: what a terminal shows, the most important first: as many as fit. The time left comes second.
+            left: seconds until the end; by default those before, in proportion.
+            at_least: it may well take longer.
+        """
         self.done += number
-        if self._progress is not None:
-            what, detail = printable(self.what), printable(detail)
-            self._progress.update(self._task, completed=self.done, description=what, detail=detail)
-            return
         now = time.monotonic()
-        if line or now - self._last_line >= SECONDS_BETWEEN_LINES:
+        if left is None:
+            left = self.seconds / max(self.done - self.before, 1) * (self.total - self.done)
+        self._facts, self._left, self._at_least, self._told = facts, left, at_least, now
+        if self._live is None and (line or now - self._last_line >= SECONDS_BETWEEN_LINES):
             self._last_line = now
-            left = self.seconds / (self.done - self.before) * (self.total - self.done)
-            note(
-                self.console,
-                "  ".join(filter(None, (f"{self.what} {self.done:,}/{self.total:,}", detail, f"{left:.0f} s left"))),
-            )
+            remaining = f"{'at least ' if at_least else ''}{left:.0f} s left"
+            counted = " ".join(filter(None, (self.what, self._count())))
+            note(self.console, "  ".join(filter(None, (counted, detail, remaining))))
+
+    def become(self, what: str, done: int, total: int) -> None:
+        """Show this much of that job instead, in bytes."""
+        if what != self.what:
+            self.what, self._started, self._left, self.before = what, time.monotonic(), math.nan, 0
+        self.total, self.done = total, 0
+        self.advance(done, facts=[f"{done / 1e6:,.0f}/{total / 1e6:,.0f} MB"])
+
+    def _count(self) -> str:
+        return f"{self.unit} {self.done:,}/{self.total:,}".strip()
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """One line: what, the bar, and the facts that fit."""
+        width, what, now = options.max_width, printable(self.what), time.monotonic()
+        if not self.total:
+            frames = ASCII_SPINNER if options.ascii_only else SPINNER
+            spinning = f"{frames[int(now * 8) % len(frames)]} {what}  {clock(now - self._started)}"
+            yield Text(spinning, "dim", no_wrap=True, overflow="ellipsis", end="")
+            return
+        remaining = max(self._left - (now - self._told), 0.0)
+        left = [] if math.isnan(remaining) else [f"{clock(remaining)}{'+' * self._at_least} left"]
+        count, elapsed = self._count(), f"{clock(now - self._started)} elapsed"
+        first, rest = ([*self._facts[:1], *left], self._facts[1:]) if self._facts else ([count, *left], ())
+        facts = [printable(fact) for fact in (*first, *rest, elapsed)]
+        room = width - len(what) - 1 - NARROWEST
+        kept = []
+        for fact in facts:
+            if len(fact) + GAP > room:
+                break
+            room -= len(fact) + GAP
+            kept.append(fact)
+        line = Text(no_wrap=True, overflow="ellipsis", end="")
+        line.append(f"{what} ")
+        line.append_text(_bar(self.done / max(self.total, 1), min(NARROWEST + max(room, 0), WIDEST), console, options))
+        for place, fact in enumerate(kept):
+            line.append(" " * GAP + fact, "" if place < 4 else "dim")
+        yield line
+
+
+def _bar(share: float, width: int, console: Console, options: ConsoleOptions) -> Text:
+    full = round(min(share, 1.0) * width)
+    mark, space = ("#", "-") if options.ascii_only else ("━", "━" if console.color_system else " ")
+    return Text.assemble((mark * full, "bar.complete"), (space * (width - full), "bar.back"))
+
+
+def clock(seconds: float) -> str:
+    """Seconds as on a clock: 1:02:35."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+_WORK: ContextVar[Bar | None] = ContextVar("work", default=None)
+
+
+@contextlib.contextmanager
+def working(console: Console | None, what: str) -> Iterator[None]:
+    """Show on a terminal that something is being done; the work itself may tell how far it is, by `so_far`."""
+    if console is None or not console.is_terminal:
+        yield
+        return
+    with Bar(console, what, 0) as bar:
+        token = _WORK.set(bar)
+        try:
+            yield
+        finally:
+            _WORK.reset(token)
+
+
+def so_far(what: str, done: int, total: int) -> None:
+    """Show, in place of what is shown by the innermost `working`, how many bytes of a file are read."""
+    if (bar := _WORK.get()) is not None:
+        bar.become(what, done, total)

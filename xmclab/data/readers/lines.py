@@ -16,12 +16,14 @@ from typing import IO
 from xmclab.errors import DataError, Problem
 from xmclab.system.files import sha256_of
 from xmclab.system.limits import BeyondLimit, limit
+from xmclab.system.progress import so_far
 from xmclab.system.reading import Unpacked, lines_of, long_line
 
 SHOWN = 5  # bad lines shown of each kind; all are counted
 VALUES = re.compile(r"'.*?'|\d+")  # what differs between two messages of one kind
 EXCERPT = 60  # characters of a bad line shown
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+LINES_BETWEEN = 10_000  # two looks at how much was read
 TO_UTF_8 = "if it is latin1, convert it: iconv -f latin1 -t utf-8 OLD > NEW"
 
 
@@ -112,8 +114,11 @@ def read_all_lines(file: Path, problems: Problems, encoding: str = "utf-8") -> I
     most = limit("line")
     try:
         with _open(file) as stream:
+            size_of_file = file.stat().st_size
             for number, (raw, size) in enumerate(lines_of(stream), start=1):
                 start, offset = offset, offset + size
+                if number % LINES_BETWEEN == 0:
+                    so_far(f"reading {file.name}", _bytes_read(stream, offset), size_of_file)
                 if size > most:
                     long = long_line(size)
                     problems.line(file, number, long.message, long.hint)
@@ -158,6 +163,12 @@ def _open(file: Path) -> IO[bytes]:
     if file.suffix != ".gz":
         return file.open("rb")
     return io.BufferedReader(Unpacked(file))  # type: ignore[arg-type]  # its own line reading is slow
+
+
+def _bytes_read(stream: IO[bytes], offset: int) -> int:
+    """Bytes of the file itself: of an archive, packed."""
+    packed = getattr(getattr(stream, "raw", None), "fileobj", None)
+    return offset if packed is None else packed.tell()
 
 
 def excerpt(text: str | bytes) -> str:

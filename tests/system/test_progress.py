@@ -1,0 +1,67 @@
+"""One line that fits, whatever the terminal; and what a job tells while it works."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from xmclab.data.readers import lines
+from xmclab.system import progress
+from xmclab.system.progress import Bar, clock, working
+
+
+def terminal(width: int = 80, encoding: str = "utf-8") -> tuple[Console, io.TextIOWrapper]:
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
+    options: dict[str, Any] = {"force_terminal": True, "color_system": None, "_environ": {"TERM": "xterm"}}
+    return Console(file=file, width=width, **options), file
+
+
+def written(file: io.TextIOWrapper) -> str:
+    file.flush()
+    assert isinstance(file.buffer, io.BytesIO)
+    return file.buffer.getvalue().decode(file.encoding)
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 120])
+def test_facts_are_left_out_from_the_end_until_the_line_fits(width: int) -> None:
+    console, file = terminal(width)
+    with Bar(console, "epoch 1/2", 10, keep=True) as bar:
+        bar.advance(5, facts=["one", "two", "three" * 5, "four" * 10], left=61.0)
+    last = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written(file)).replace("\r", "\n").rstrip().splitlines()[-1]
+    assert len(last) <= width
+    kept = [fact for fact in ("one", "1:01 left", "two", "three" * 5, "four" * 10) if fact in last]
+    assert len(kept) == {20: 0, 40: 3, 80: 4, 120: 5}[width]
+
+
+def test_a_bar_of_plain_characters_where_there_are_no_others() -> None:
+    console, file = terminal(encoding="ascii")
+    with Bar(console, "reading", 10) as bar:
+        bar.advance(5)
+    with working(console, "starting"):
+        pass
+    assert "##########----------" in written(file)
+
+
+def test_work_shows_the_files_that_it_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "LINES_BETWEEN", 2)
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    file = tmp_path / "trn.txt"
+    file.write_text("a line\n" * 300_000)
+    console, stream = terminal()
+    with working(console, "reading mine"):
+        assert sum(1 for _ in lines.read_lines(file, lines.Problems())) == 300_000
+    assert "reading mine" in written(stream)
+    assert "2/2 MB" in written(stream)
+    log = io.StringIO()
+    with working(Console(file=log), "reading mine"):
+        assert sum(1 for _ in lines.read_lines(file, lines.Problems())) == 300_000
+    assert log.getvalue() == ""
+
+
+def test_a_clock() -> None:
+    assert [clock(seconds) for seconds in (0, 61, 3755)] == ["0:00", "1:01", "1:02:35"]
