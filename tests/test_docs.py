@@ -115,7 +115,7 @@ class Reader:
             (self.folder / block.file).parent.mkdir(parents=True, exist_ok=True)
             (self.folder / block.file).write_text(block.text, encoding="utf-8")
         elif block.language == "python":
-            exec(compile(block.text, "page", "exec"), self.namespace)
+            exec(compile(block.text, "page", "exec", dont_inherit=True), self.namespace)
         elif block.language == "console":
             for command in commands(block):
                 self.type(command)
@@ -311,6 +311,44 @@ def lines_of_table(page: str, mark: str) -> list[str]:
     """What is between the marks `<!-- mark -->` and `<!-- /mark -->`."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return text.partition(f"<!-- {mark} -->")[2].partition(f"<!-- /{mark} -->")[0].strip().splitlines()
+
+
+def test_the_numbers_behind_a_choice_are_those_that_are_committed() -> None:
+    """Cells such as "P@1 / PSP@1 of de: `PSL` 36.16 / 24.04; ...", with a link to their table in the last column."""
+    text = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| ") and line.endswith(") |")]
+    assert len(rows) > 25
+    for row in rows:
+        said, link = row.split("|")[3:5]
+        titles, where, items = re.findall(r"^ ([^:`]+?)(?: of ([^:`]+))?: (.*)", said)[0]
+        file = ROOT / "docs" / link.partition("](")[2].strip(" )")
+        compared = re.findall(r"`([^`]+)` ([^;]+)", items)
+        assert compared, row
+        for name, shown in compared:
+            wanted = dict(zip(titles.split(" / "), shown.strip().split(" / "), strict=True))
+            measured = [found for first, found in measurements(file) if {name, where or name} <= first]
+            assert any(wanted.items() <= found.items() for found in measured), f"{row}\n{wanted} is none of {measured}"
+
+
+def test_the_table_of_the_readme_is_close_to_the_means_of_three_seeds() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    lines = readme.partition("<!-- debian-table -->")[2].partition("<!-- /debian-table -->")[0].splitlines()
+    titles, *rows = [line.split() for line in lines if re.match(r" \w", line)]
+    committed = measurements(ROOT / "benchmarks" / "quality" / "debian.md")
+    means = {name.removeprefix("unidec, "): found for first, found in committed for name in first}
+    assert len(rows) == 7
+    for name, *shown in rows:
+        near = 0.5 if name in ("de", "clf", "de+clf", "nn", "de+clf+nn") else 0
+        for title, value in zip(titles[1:], shown, strict=True):
+            assert float(value) == pytest.approx(float(means[name][title]), abs=near), (name, title)
+
+
+def measurements(file: Path) -> Iterator[tuple[set[str], dict[str, str]]]:
+    """Of each row of a committed table: what its first two cells say, and its values by column, without deviations."""
+    lines = [line for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("|")]
+    titles, _, *rows = [[cell.strip(" *") for cell in line.strip("|").split("|")] for line in lines]
+    for row in rows:
+        yield set(row[:2]), {title: cell.partition(" ±")[0] for title, cell in zip(titles, row, strict=True)}
 
 
 def test_a_million_labels_took_what_the_page_says() -> None:
