@@ -29,7 +29,7 @@ LAYERS = (
     ("training", "evaluation"),
     ("runs",),
     ("serve",),
-    ("cli",),
+    ("cli", "python"),
 )
 LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 SIDEWAYS = {("plan", "model.device"), ("data", "model.device")}  # a room, and what it may use of its own level
@@ -119,7 +119,7 @@ def test_every_room_is_on_the_map() -> None:
 
 def test_no_room_hides_a_function_of_the_package() -> None:
     """`xmclab.objective` is a function: a submodule of that name would replace it once imported."""
-    taken = {"objective", "train", "evaluate", "read", "load", "run", "predict", "tune"}
+    taken = {"objective", "train", "resume", "replay", "evaluate", "compare", "read", "load", "run", "predict", "tune"}
     assert not taken & {path.stem for path in PACKAGE.iterdir()}
 
 

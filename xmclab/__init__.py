@@ -9,30 +9,51 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from xmclab.errors import XmclabError
     from xmclab.host.compose import objective
     from xmclab.host.hookspecs import API_VERSION, CommandRef, PartRef, command, hookimpl, part
     from xmclab.objectives.objective import Objective
     from xmclab.options import option
+    from xmclab.python.data import Data, read
+    from xmclab.python.measure import compare, evaluate
+    from xmclab.python.model import Model, load
+    from xmclab.python.run import Run, replay, resume, train
 
 __version__ = "0.1.0"
 __all__ = [
     "API_VERSION",
     "CommandRef",
+    "Data",
+    "Model",
     "Objective",
     "PartRef",
+    "Run",
+    "XmclabError",
     "__version__",
     "command",
+    "compare",
+    "evaluate",
     "hookimpl",
+    "load",
     "objective",
     "option",
     "part",
+    "read",
+    "replay",
+    "resume",
+    "train",
 ]
 
 _LAZY = {
     **dict.fromkeys(("API_VERSION", "CommandRef", "PartRef", "command", "hookimpl", "part"), "xmclab.host.hookspecs"),
     "option": "xmclab.options",
+    "XmclabError": "xmclab.errors",
     "objective": "xmclab.host.compose",
     "Objective": "xmclab.objectives.objective",
+    **dict.fromkeys(("Data", "read"), "xmclab.python.data"),
+    **dict.fromkeys(("compare", "evaluate"), "xmclab.python.measure"),
+    **dict.fromkeys(("Model", "load"), "xmclab.python.model"),
+    **dict.fromkeys(("Run", "replay", "resume", "train"), "xmclab.python.run"),
     "api": "xmclab.api",
 }
 

@@ -52,8 +52,11 @@ def _shared_rows(runs: Sequence[Run]) -> list[list[Run]]:
     rows: dict[tuple[str, int], list[Run]] = {}
     seen: Counter[str] = Counter()
     for run in runs:
-        config = json.dumps(run.config, sort_keys=True)
-        of_any_seed = json.dumps({key: value for key, value in run.config.items() if key != "seed"}, sort_keys=True)
+        same = dict(run.config)
+        if run.document:  # the same data may be in several places
+            same["data"] = {**same.get("data", {}), "source": run.document["data"]["sha256"]}
+        config = json.dumps(same, sort_keys=True)
+        of_any_seed = json.dumps({key: value for key, value in same.items() if key != "seed"}, sort_keys=True)
         rows.setdefault((of_any_seed, seen[config]), []).append(run)
         seen[config] += 1
     return list(rows.values())

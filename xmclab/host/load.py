@@ -54,8 +54,11 @@ class Origin:
     distribution: str
     version: str
     is_file: bool = False  # added to the installed plugins
+    is_class: bool = False  # a single class, given from Python
 
     def __str__(self) -> str:
+        if self.is_class:
+            return f"class {self.plugin}"
         return f"{self.distribution} {self.version} (plugin {self.plugin})".replace("  ", " ")
 
     @property

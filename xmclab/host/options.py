@@ -150,7 +150,8 @@ def _field_type(cls: type, name: str) -> Any:
     """The annotation of this field only, so that names under TYPE_CHECKING elsewhere in the class do not matter."""
     owner = next(base for base in cls.__mro__ if name in inspect.get_annotations(base))
     holder = types.SimpleNamespace(__annotations__={name: inspect.get_annotations(owner)[name]})
-    return typing.get_type_hints(holder, globalns=vars(sys.modules[owner.__module__]), include_extras=True)[name]
+    module = sys.modules.get(owner.__module__)  # a class that was made by `exec` has none
+    return typing.get_type_hints(holder, globalns=vars(module) if module else {}, include_extras=True)[name]
 
 
 def read_options(

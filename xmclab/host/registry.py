@@ -15,6 +15,7 @@ from xmclab.errors import ConfigError, DataError, PluginError, Problem, XmclabEr
 from xmclab.host.hookspecs import COMMANDS, KINDS, PROJECT
 from xmclab.host.load import (
     COMMAND,
+    NAME,
     Broken,
     Claim,
     Origin,
@@ -150,6 +151,36 @@ class Registry:
     def files(self) -> list[str]:
         """The plugin files that were added to the installed plugins."""
         return [origin.plugin for origin in self.origins if origin.is_file]
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The classes that were given from Python: `loss mine` -> `__main__.Mine`."""
+        return {f"{claim.kind} {claim.name}": claim.origin.plugin for claim in self.claims if claim.origin.is_class}
+
+    def name_of(self, kind: str, cls: type[Any]) -> str | None:
+        """The name under which a class is a part already; None if it is not."""
+        targets = (cls, f"{cls.__module__}:{cls.__qualname__}")
+        claim = next((claim for claim in self.claims if claim.kind == kind and claim.target in targets), None)
+        if claim is None:
+            return None
+        return claim.qualified if self._contested(claim) else claim.name
+
+    def with_class(self, kind: str, name: str, cls: type[Any]) -> Registry:
+        """This registry and a part of this process, which needs neither a file nor a hook.
+
+        Raises:
+            ConfigError: another part has the name.
+            PluginError: the class is not a concrete dataclass of its kind.
+        """
+        origin = Origin(f"{cls.__module__}.{cls.__qualname__}", "python", "", is_class=True)
+        claim = Claim(kind, name, cls, origin)
+        rivals = [other for other in self.claims if (other.kind, other.name) == (kind, name)]
+        if rivals or NAME.fullmatch(name) is None:
+            reason = f"is supplied by {rivals[0].origin} already" if rivals else "is not a valid name"
+            hint = f"rename it, or name it yourself: parts={{'my_{normal(name)}': {cls.__name__}}}"
+            raise ConfigError(Problem(cls.__name__, f"{kind} {name!r} {reason}", hint))
+        checked(claim, cls)
+        return Registry([*self.claims, claim], [*self.origins, origin], self.broken, self.notices)
 
     def with_file(self, path: str | Path) -> Registry:
         """This registry and the plugin in a single Python file.

@@ -25,7 +25,7 @@ from xmclab.host.config import (
 from xmclab.host.layers import COMMAND_LINE_ONLY, Layers
 from xmclab.host.load import interface
 from xmclab.host.options import Option, construct, options_of, read_options
-from xmclab.host.recipes import MADE_WITH, Entry, below
+from xmclab.host.recipes import MADE_WITH, MADE_WITH_CLASSES, Entry, below
 from xmclab.host.registry import Registry
 from xmclab.host.schema import ALL, AUTO, GONE, HEADS, NONE, RENAMED, SHORT, SHORTHANDS, SLOTS, Settings
 from xmclab.objectives.expr import TermSpec, parse_expression
@@ -125,6 +125,9 @@ class _Resolver:
         if self.problems:
             if self.layers.made_with.startswith(MADE_WITH) and not self.registry.files:
                 hint = "recipes do not load code; pass plugin=FILE again"
+                self.problems.append(Problem("recipe", self.layers.made_with, hint))
+            elif MADE_WITH_CLASSES in self.layers.made_with and not self.registry.given:
+                hint = "recipes do not hold code; give the classes again, from Python: parts=[CLASS]"
                 self.problems.append(Problem("recipe", self.layers.made_with, hint))
             kind = PluginError if self.plugin_at_fault else ConfigError
             raise kind(*dict.fromkeys(self.problems))

@@ -28,6 +28,7 @@ BEFORE = {
     store.ENVIRONMENT,
     store.CONFIG,
     store.STAGES,
+    store.DATA,
 }  # written before the manifest
 TEMPORARY = re.compile(rf"\.({'|'.join(map(re.escape, WRITTEN))})\.([a-z0-9_]{{8}}|\d+)")  # before it is renamed
 
@@ -55,10 +56,7 @@ def claimed(out: Path | None, name: str, resume: bool = False) -> Iterator[Path]
         if resume:
             _sweep(folder)
         contents = set(_contents(folder))
-        begun = resume and (
-            store.MANIFEST in contents
-            or contents <= {store.ENCODER, store.LABELS, store.ENVIRONMENT, store.CONFIG, store.STAGES}
-        )
+        begun = resume and (store.MANIFEST in contents or contents <= BEFORE)
         if contents and not begun:
             if resume and store.CONFIG in contents:
                 raise StorageError(Problem(str(folder / store.MANIFEST), "missing", store.CHANGED))

@@ -67,6 +67,7 @@ def run(
     resume: bool = False,
     strict: bool = False,
     signals: Signals | None = None,
+    tables: Path | None = None,
 ) -> RunResult:
     """Train and evaluate as the config says; save everything in the run folder.
 
@@ -76,6 +77,7 @@ def run(
         resume: continue the run of the folder, if there is one; if it has ended, return its result.
         strict: of a damaged checkpoint, do not fall back to the one before.
         signals: what may stop the run between two steps, while the caller has it handle signals.
+        tables: the data, if it will not last: a folder that is copied into the run folder.
     """
     started = time.perf_counter()
     settings = config.settings
@@ -93,6 +95,7 @@ def run(
             opened = open_with_validation(config)
         presets.refuse_other_sizes(config, opened.whole)
         folder = folder or stack.enter_context(claimed(None, f"{config.recipe}-{opened.whole.name}"))
+        config = stack.enter_context(store.data_kept(folder, config, tables)) if tables else config
         return _in_folder(_Job(config, opened, folder, console, signals, strict, started))
 
 

@@ -13,11 +13,13 @@ points.npz        what each test query contributes to the metrics, for significa
 failure/          only if the run diverged: where and on what
 checkpoints/      only until the run has ended: see `checkpoints.py`
 stages/phi/       the run folder of an earlier stage, if the recipe has stages
+data/             the data as tables, if it came from memory
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import json
 import logging
@@ -42,13 +44,13 @@ from torch import Tensor
 
 from xmclab import __version__
 from xmclab.api import Dataset, Encoder, Search
-from xmclab.errors import Problem, StorageError
+from xmclab.errors import DataError, Problem, StorageError
 from xmclab.host.config import Config
-from xmclab.host.recipes import MADE_WITH
+from xmclab.host.recipes import MADE_WITH, MADE_WITH_CLASSES
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
 from xmclab.model.model import Model
-from xmclab.system.files import new_file, storage_errors
+from xmclab.system.files import new_file, sha256_of, storage_errors
 from xmclab.system.limits import BeyondLimit, check
 from xmclab.system.manifests import Files, described, read_manifest, verify
 from xmclab.system.memory import out_of_memory
@@ -61,7 +63,7 @@ MANIFEST, FORMAT, CHANGED = "manifest.json", 1, "restore the file, or train the 
 RECORDS, ENVIRONMENT = "metrics.jsonl", "environment.json"
 CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.json", "encoder"
 LABELS, POINTS, INDEXES, SEARCH = "labels.jsonl", "points.npz", "indexes.json", "search"
-FAILURE, STAGES = "failure", "stages"
+FAILURE, STAGES, DATA = "failure", "stages", "data"
 EXPORT, EXPORT_FORMAT, EXPORT_WEIGHTS, EXPORT_AGAIN = "index.json", 1, "weights.safetensors", "export the run again"
 FORMATS = (SafetensorError, OverflowError)  # what reading a malformed file raises besides
 SEARCH_INDEX = "training queries"  # in INDEXES: the index of the search itself
@@ -164,16 +166,47 @@ def environment(config: Config, data: Dataset, device: torch.device, left_out: f
     }
 
 
+@contextlib.contextmanager
+def data_kept(folder: Path, config: Config, tables: Path) -> Iterator[Config]:
+    """Copy tables into a run folder, unless they are there; the config that reads them there.
+
+    They are removed again if the run does not begin.
+
+    Raises:
+        DataError: the run of the folder has other tables.
+    """
+    kept = folder.resolve() / DATA / tables.name
+    with storage_errors(str(kept), folder):
+        if not (folder / DATA).is_dir():
+            shutil.copytree(tables, kept)
+        elif {f.name: sha256_of(f) for f in tables.iterdir()} != {f.name: sha256_of(f) for f in kept.glob("*")}:
+            hint = "leave them out to continue, or train in a new folder"
+            raise DataError(Problem(str(folder), "the rows are not those that the run began with", hint))
+    try:
+        yield _with_source(config, str(kept))
+    finally:
+        if not (folder / CONFIG).is_file():
+            shutil.rmtree(folder / DATA, ignore_errors=True)
+
+
+def _with_source(config: Config, source: str) -> Config:
+    data = dataclasses.replace(config.settings.data, source=source)
+    earlier = {name: _with_source(stage, source) for name, stage in config.earlier.items()}
+    return dataclasses.replace(config, settings=dataclasses.replace(config.settings, data=data), earlier=earlier)
+
+
 def save_config(folder: Path, config: Config) -> None:
-    """Write the config as a recipe; its first line names the plugin files, which a recipe cannot load."""
+    """Write the config as a recipe; its first line names plugin files and classes, which a recipe cannot load."""
     with _new(folder / CONFIG) as stream:
         stream.write(_config_text(config))
 
 
 def _config_text(config: Config) -> str:
     text = yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True)
-    files = config.registry.files
-    return f"# {MADE_WITH}{' plugin='.join(files)}\n{text}" if files else text
+    files, given = config.registry.files, config.registry.given
+    notes = [f"{MADE_WITH}{' plugin='.join(files)}"] if files else []
+    notes += [MADE_WITH_CLASSES + ", ".join(f"{part} ({cls})" for part, cls in given.items())] if given else []
+    return f"# {'; '.join(notes)}\n{text}" if notes else text
 
 
 def update_config(folder: Path, config: Config) -> None:
@@ -187,7 +220,10 @@ def update_config(folder: Path, config: Config) -> None:
 
 
 def command(words: str, folder: Path, config: Config) -> str:
-    """A command for the run of a folder, with the plugin files that it needs."""
+    """A command for the run of a folder, with the plugin files that it needs; a call, if it needs classes."""
+    if given := config.registry.given:
+        classes = ", ".join(cls.rpartition(".")[2] for cls in given.values())
+        return f"xmclab.{words.rpartition('--')[2]}({str(folder)!r}, parts=[{classes}])"
     plugins = [f"plugin={file}" for file in config.registry.files]
     return f"xmclab {words} {shlex.join([str(folder), *plugins])}"
 

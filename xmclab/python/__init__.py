@@ -1,0 +1,1 @@
+"""xmclab as a library: the functions of the package that read data, train, predict and compare."""
