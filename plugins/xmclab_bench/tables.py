@@ -21,6 +21,7 @@ from xmclab_bench.document import Document
 from xmclab_bench.run_folder import MEASURES, TARGET
 
 MARKUP = re.compile(r"[\\|`]|<(?=[A-Za-z/!?])|(?<=\])\(")  # of Markdown: cells, code, HTML, links and images
+UNBOUNDED = 10_000  # columns
 FORMULAS = ("=", "+", "-", "@")
 NOT_IN_A_LABEL = r"[^\w.:-]+"
 
@@ -143,26 +144,47 @@ def print_document(console: Console, document: Document) -> None:
     content = sheet(document)
     for sentence in document["verdict"]["sentences"]:
         console.print(printable(sentence), markup=False, highlight=False, soft_wrap=True)
-    table = Table(
-        title=plain(document["title"]),
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    for label in content.labels:
-        table.add_column(plain(label), no_wrap=True)
-    for heading in content.headings:
-        table.add_column(plain(heading), justify="right", no_wrap=True)
-    for line, following in zip_longest(content.lines, content.lines[1:]):
-        mark = "[bold]{}[/]" if console.is_terminal else "*{}"
-        cells = [_marked(line.values[heading], mark) for heading in content.headings]
-        last = following is not None and following.section != line.section
-        table.add_row(*(plain(label) for label in line.labels), *cells, end_section=last)
-    console.print(table)
+    headings: list[Sequence[str]] = [content.headings]
+    if _width(console, _table(content, content.headings, console.is_terminal)) > console.width:
+        headings = _fitting(content, console)
+    for number, some in enumerate(headings):
+        console.print(_table(content, some, console.is_terminal, "" if number else document["title"]))
     console.print(footnote(document), style="dim", markup=False, highlight=False)
     for text in (*chosen(document), *remarks(document)):
         console.print(printable(text), style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _table(content: Sheet, headings: Sequence[str], terminal: bool, title: str = "") -> Table:
+    """The lines with some of their values."""
+    table = Table(
+        title=plain(title) or None, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False
+    )
+    for label in content.labels:
+        table.add_column(plain(label), overflow="fold")
+    for heading in headings:
+        table.add_column(plain(heading), justify="right", no_wrap=True)
+    mark = "[bold]{}[/]" if terminal else "*{}"
+    for line, following in zip_longest(content.lines, content.lines[1:]):
+        cells = [_marked(line.values[heading], mark) for heading in headings]
+        last = following is not None and following.section != line.section
+        table.add_row(*(plain(label) for label in line.labels), *cells, end_section=last)
+    return table
+
+
+def _width(console: Console, table: Table) -> int:
+    return console.measure(table, options=console.options.update(max_width=UNBOUNDED)).maximum
+
+
+def _fitting(content: Sheet, console: Console) -> list[Sequence[str]]:
+    """The headings of several tables, each with the names of its rows, as wide as the console at most."""
+    groups: list[list[str]] = [[]]
+    for heading in content.headings:
+        wider = [*groups[-1], heading]
+        if groups[-1] and _width(console, _table(content, wider, console.is_terminal)) > console.width:
+            groups.append([heading])
+        else:
+            groups[-1] = wider
+    return [*groups]
 
 
 def remarks(document: Document) -> list[str]:

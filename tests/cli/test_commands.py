@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -57,7 +58,9 @@ def fresh(monkeypatch: pytest.MonkeyPatch, call: Call) -> Call:
 
 def listed(help: str) -> dict[str, str]:
     """Commands and their lines, of `xmclab --help`."""
-    lines = help.partition("\nCommands:\n")[2].partition("\n\n")[0].splitlines()
+    groups = help.partition("\nTrain:\n")[2].partition("\n\n  XMCLAB")[0]
+    text = re.sub(r"\n {4,}", " ", groups)  # lines that go on
+    lines = [line for line in text.splitlines() if line.startswith("  ")]
     return {name: text.strip() for name, _, text in (line.strip().partition(" ") for line in lines)}
 
 
@@ -73,6 +76,10 @@ def test_commands_of_plugins_are_listed_and_run(install: Install, fresh: Call) -
     assert (code, err) == (0, "")
     assert {"greet": "Say hello.", "family": "A family.", "gone": "Cannot be imported."}.items() <= listed(out).items()
     assert {"run", "parts", "bench", "report", "check", "new"} <= listed(out).keys()
+    assert "\nOthers:\n" in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert "..." not in out.replace("[ARGS]...", "")
+    assert all(text.endswith(".") for text in listed(out).values())
     code, out, _ = fresh("greet", "-h")
     assert code == 0
     assert "Usage: xmclab greet [OPTIONS]" in out

@@ -102,7 +102,7 @@ def test_recipes_are_listed_by_group(call: Any, tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("# All mine.\nbase: unidec\n")
     _, out, _ = call("recipes", f"plugin={tmp_path / 'mine.py'}")
     titles = [line.strip() for line in out.splitlines() if line.rstrip().endswith(":")]
-    assert titles == ["the paper's own:", "small forms:", "variants:", "others:"]
+    assert titles == ["the paper's own:", "rivals:", "small forms:", "variants:", "others:"]
     group, title = dict[str, str](), ""
     for line in out.splitlines():
         title = line.strip() if line.rstrip().endswith(":") else title
@@ -165,7 +165,7 @@ def test_every_error_has_its_exit_code(call: Any, monkeypatch: pytest.MonkeyPatc
         raise error(Problem("here", "is wrong", "mend it"), Problem("there", "too"))
 
     monkeypatch.setattr(cli, "_train", fail)
-    assert call("run") == (code, "", "error: here: is wrong (mend it)\nerror: there: too\n")
+    assert call("run", "recipe=unidec") == (code, "", "error: here: is wrong (mend it)\nerror: there: too\n")
 
 
 def test_an_interrupt_exits_130_with_one_line(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +173,7 @@ def test_an_interrupt_exits_130_with_one_line(call: Any, monkeypatch: pytest.Mon
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "_train", interrupt)
-    assert call("run") == (130, "", "interrupted\n")
+    assert call("run", "recipe=unidec") == (130, "", "interrupted\n")
 
 
 def test_a_bug_exits_1_with_a_traceback_and_a_request(call: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def test_a_bug_exits_1_with_a_traceback_and_a_request(call: Any, monkeypatch: py
         raise ZeroDivisionError("unexpected")
 
     monkeypatch.setattr(cli, "_train", fail)
-    code, out, err = call("run")
+    code, out, err = call("run", "recipe=unidec")
     assert (code, out) == (1, "")
     assert "ZeroDivisionError: unexpected" in err
     assert "please report it" in err.splitlines()[-1]

@@ -21,7 +21,8 @@ import typer
 from xmclab import __version__
 from xmclab.cli import export, plan, predict, replay
 from xmclab.cli.commands import Commands
-from xmclab.cli.common import Json, Trust, print_files, print_json, registry_with, without_plugins
+from xmclab.cli.common import Json, Trust, note, print_files, print_json, registry_with, without_plugins
+from xmclab.cli.keys import complete_kind, complete_override, with_recipe
 from xmclab.errors import ConfigError, MemoryLimitError, Problem, Stopped, XmclabError
 from xmclab.system import messages
 from xmclab.system.memory import out_of_memory, what_to_lower
@@ -36,7 +37,6 @@ app = typer.Typer(
     help="A pluggable loss-and-sampler toolkit for extreme multi-label classification.",
     epilog="XMCLAB_PLUGINS=a,b loads only these plugins; XMCLAB_STRICT=1 makes a broken plugin an error.",
     no_args_is_help=True,
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -142,7 +142,10 @@ def options(
 @app.command()
 def run(
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Overrides: recipe=unidec loss.clf=ds+bce.")
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE", help="Overrides: recipe=unidec loss.clf=ds+bce.", autocompletion=complete_override
+        ),
     ] = None,
     as_json: Json = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Run folder, new or empty.")] = None,
@@ -175,10 +178,13 @@ def run(
     registry = default_registry()
     for problem in registry.problems:
         logging.getLogger("xmclab.host").warning("%s", problem)
+    overrides, told = with_recipe(overrides, registry)
     with working(Console(file=sys.stderr), "starting"):
         config = resolve(overrides, registry)
         if not (why or dry_run):
             import xmclab.runs.run  # noqa: F401  # torch takes seconds
+    if told:
+        note(told)
     if why:
         print_json(show.why_document(config)) if as_json else show.print_why(config)
     elif dry_run:
@@ -233,7 +239,10 @@ app.command()(replay.replay)
 @app.command()
 def parts(
     words: Annotated[
-        list[str] | None, typer.Argument(metavar="[KIND] [plugin=FILE]", help="Only this kind: loss, sampler, ...")
+        list[str] | None,
+        typer.Argument(
+            metavar="[KIND] [plugin=FILE]", help="Only this kind: loss, sampler, ...", autocompletion=complete_kind
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

@@ -1,8 +1,10 @@
-"""Plugin commands beside the built-in ones: listed by name, imported when used."""
+"""The built-in commands and those of plugins, which are listed by name and imported when used."""
 
 from __future__ import annotations
 
 import logging
+import re
+import sys
 from typing import Any
 
 import typer
@@ -10,6 +12,15 @@ from typer.core import TyperCommand, TyperGroup
 
 from xmclab.errors import ConfigError
 from xmclab.host.registry import default_registry
+
+GROUPS = {  # of `xmclab --help`; commands that it does not name come last
+    "Train": ("run", "plan", "replay"),
+    "Use a model": ("predict", "eval", "export"),
+    "Compare": ("bench", "tune", "report", "score"),
+    "Data": ("data", "synthetic"),
+    "Parts and recipes": ("parts", "recipes", "presets", "new", "check"),
+}
+KEYS = "KEY=VALUE"  # the metavar of overrides
 
 
 class Commands(TyperGroup):
@@ -36,6 +47,36 @@ class Commands(TyperGroup):
             return name, default_registry().command(name, _as_command), args[1:]
         except ConfigError:  # unknown command: typer reports it with the usage
             return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The commands in groups, each with its whole summary."""
+        left = {name: command for name in self.list_commands(ctx) if (command := self.get_command(ctx, name))}
+        rows = {group: [(name, left.pop(name)) for name in names if name in left] for group, names in GROUPS.items()}
+        rows["Others"] = list(left.items())
+        widest = max(len(name) for found in rows.values() for name, _ in found)
+        for group, found in rows.items():
+            if found:
+                with formatter.section(group):
+                    formatter.write_dl([(name.ljust(widest), summary(command.help or "")) for name, command in found])
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; keys that were typed as options are an error that says how to type them."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            command = getattr(getattr(error, "ctx", None), "command", None)
+            if command and hasattr(error, "option_name") and any(KEYS in str(each.metavar) for each in command.params):
+                from xmclab.cli.keys import meant
+
+                if problems := meant(sys.argv[1:], {name for each in command.params for name in each.opts}):
+                    raise ConfigError(*problems) from None
+            raise
+
+
+def summary(help: str) -> str:
+    """The first paragraph of a help text, without its example."""
+    text = " ".join(help.partition("\n\n")[0].split())
+    return re.sub(r": xmclab .*", ".", text)
 
 
 def _as_command(target: Any) -> Any:

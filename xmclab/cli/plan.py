@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xmclab.cli.common import Json, print_json, wide_console
+from xmclab.cli.common import Json, note, print_json, wide_console
+from xmclab.cli.keys import complete_override, with_recipe
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
 
@@ -28,7 +29,12 @@ log = logging.getLogger("xmclab.cli")
 
 def plan(
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="The same as for `run`: recipe=unidec data=debian.")
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="The same as for `run`: recipe=unidec data=debian.",
+            autocompletion=complete_override,
+        ),
     ] = None,
     as_json: Json = False,
     out: Annotated[
@@ -39,7 +45,10 @@ def plan(
     registry = default_registry()
     for problem in registry.problems:
         logging.getLogger("xmclab.host").warning("%s", problem)
-    config = resolve(overrides or [], registry)
+    overrides, told = with_recipe(overrides or [], registry)
+    config = resolve(overrides, registry)
+    if told:
+        note(told)
     from xmclab.runs import plan as runs
     from xmclab.system.console import Console
 

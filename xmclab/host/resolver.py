@@ -184,7 +184,7 @@ class _Resolver:
             try:
                 (tree.setdefault(group, {}) if group else tree)[name] = setting_options()[key].convert(entry.value)
             except ValueError as error:
-                self.problems.append(Problem(entry.where, str(error), setting_options()[key].help))
+                self.problems.append(Problem(entry.where, str(error), _hint(key, entry.value)))
         defaults = Settings()
         groups = {name: value for name, value in tree.items() if isinstance(value, dict)}
         nested = {name: dataclasses.replace(getattr(defaults, name), **values) for name, values in groups.items()}
@@ -403,6 +403,13 @@ def _with_options(term: TermSpec, values: Mapping[str, Any]) -> TermSpec:
     mine = {option: value for key, value in values.items() if (option := below(key, term.name))}
     weight = mine.pop("weight", term.weight)
     return dataclasses.replace(term, weight=weight, options={**term.options, **mine})
+
+
+def _hint(key: str, value: Any) -> str:
+    """What to do about a value that a setting does not take."""
+    if key == "seed" and "," in str(value):
+        return f"a run has one seed; compare several: xmclab bench losses seed={value}"
+    return setting_options()[key].help
 
 
 def _suggest(key: str, known: Iterable[str]) -> str:

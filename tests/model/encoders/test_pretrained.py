@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from xmclab.errors import DataError
-from xmclab.model.encoders.pretrained import load
+from xmclab.model.encoders.pretrained import _hub_answers, load
 
 
 def test_a_folder_gives_its_tokenizer_and_its_weights_or_random_ones(tiny_bert: Path) -> None:
@@ -50,3 +50,28 @@ def test_what_transformers_logs_is_printable(tiny_bert: Path) -> None:
     for handler in logging.getLogger("transformers").handlers:
         handler.filter(record)
     assert record.getMessage() == r"type \x1b[2J"
+
+
+def test_no_bars_are_shown(tiny_bert: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    _, network = load(str(tiny_bert), "encoder", weights=True)
+    network.save_pretrained(tmp_path / "copy")
+    load(str(tmp_path / "copy"), "encoder", weights=True)
+    assert "%|" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:9", "https://no-such-host.invalid"])
+def test_without_a_network_the_hub_is_asked_once(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+    monkeypatch.setattr("huggingface_hub.constants.is_offline_mode", lambda: False)
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("waits to try again"))
+    _hub_answers.cache_clear()
+    try:
+        with pytest.raises(DataError, match=r"no connection to the hub, and not in .*models--nobody--nothing"):
+            load("nobody/nothing", "encoder", weights=True)
+    finally:
+        _hub_answers.cache_clear()

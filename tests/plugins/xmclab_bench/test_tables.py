@@ -7,9 +7,10 @@ import io
 import re
 from typing import Any
 
+import pytest
 from rich.console import Console
 
-from xmclab_bench.tables import csv_text, latex, markdown, print_document
+from xmclab_bench.tables import csv_text, latex, markdown, print_document, sheet
 
 
 def test_terminal(document: dict[str, Any]) -> None:
@@ -23,6 +24,23 @@ def test_terminal(document: dict[str, Any]) -> None:
     assert "50 %_: training, 1 of 4 epochs done" in text
     assert "over 2 seeds" in text
     assert "Budget: unequal, 3 to 4 epochs." in " ".join(text.split())
+
+
+@pytest.mark.parametrize("columns", [80, 100, 250])
+def test_names_of_rows_are_whole_on_any_terminal(document: dict[str, Any], columns: int) -> None:
+    name = "k_prob_contrastive(temperature=0.05) + 0.5 * smooth_bce"
+    for part in (*document["rows"], *document["groups"]):
+        part["name"] = name if part["name"] == "A & B" else part["name"]
+    file = io.StringIO()
+    print_document(Console(width=columns, file=file), document)
+    table = file.getvalue().partition(document["title"])[2]
+    tables = len(re.findall(r"^ ?row ", table, re.MULTILINE))
+    assert len(re.findall(rf"^ ?{re.escape(name)} +de ", table, re.MULTILINE)) == tables
+    assert (tables > 1) is (columns < 250)
+    assert "…" not in table
+    shown = sheet(document).headings
+    assert [heading for heading in shown if table.count(f" {heading}") < 1] == []
+    assert max(len(line.rstrip()) for line in table.partition("\ntiny:")[0].splitlines()) <= columns
 
 
 def test_what_a_target_of_a_search_took_stands_in_its_line(document: dict[str, Any]) -> None:

@@ -8,7 +8,12 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import socket
+import threading
+import urllib.parse
+import urllib.request
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +22,7 @@ from xmclab.system.terminal import printable
 from xmclab.system.trust import FLAG, remote_code_is_trusted
 
 HINT = "give a folder with config.json, tokenizer and weights (safetensors), or the name of a model in the local cache"
+PATIENCE = 5.0  # seconds that the hub has to answer
 SHARDS = "model.safetensors.index.json"
 ADAPTER = "adapter_config.json"
 NOT_HERE = {  # keys of config.json that have transformers import or unpickle something; None and absent are fine
@@ -39,16 +45,18 @@ def load(source: str, where: str, weights: bool) -> tuple[Any, Any]:
     with _readable(source, where):
         from transformers import AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig
 
-        _make_printable()
+        _make_quiet()
         trusted = remote_code_is_trusted()
+        local = not Path(source).is_dir() and not _hub_answers()
         if not trusted:
-            _refuse(PretrainedConfig.get_config_dict(source)[0], Path(source), where)
+            _refuse(PretrainedConfig.get_config_dict(source, local_files_only=local)[0], Path(source), where)
         # False, not None: transformers would ask on the terminal.
         code = {"trust_remote_code": trusted}
-        tokenizer = AutoTokenizer.from_pretrained(source, **code)
+        tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=local, **code)
         if weights:
-            return tokenizer, AutoModel.from_pretrained(source, use_safetensors=True, **code)
-        return tokenizer, AutoModel.from_config(AutoConfig.from_pretrained(source, **code), **code)
+            return tokenizer, AutoModel.from_pretrained(source, use_safetensors=True, local_files_only=local, **code)
+        config = AutoConfig.from_pretrained(source, local_files_only=local, **code)
+        return tokenizer, AutoModel.from_config(config, **code)
 
 
 def _refuse(config: Any, folder: Path, where: str) -> None:
@@ -95,6 +103,8 @@ def _readable(source: str, where: str) -> Iterator[None]:
             raise DataError(Problem(where, "needs Python code of its own, which was not run", _allow())) from error
         if not Path(source).is_dir():
             reason += f" (looked in {_cached(source)})"
+            if not _cached(source).is_dir() and not _hub_answers():
+                reason = f"no connection to the hub, and not in {_cached(source)}"
         raise DataError(Problem(where, reason, HINT)) from error
 
 
@@ -109,8 +119,33 @@ def _cached(name: str) -> Path:
     return Path(constants.HF_HUB_CACHE) / f"models--{name.replace('/', '--')}"
 
 
-def _make_printable() -> None:
-    """What transformers logs may quote the files of a model."""
+@cache
+def _hub_answers() -> bool:
+    """Whether the hub can be reached at all; without a network, its client would try again for a minute."""
+    from huggingface_hub import constants
+
+    if constants.is_offline_mode():  # nothing is tried
+        return True
+    url = urllib.parse.urlsplit(constants.ENDPOINT)
+    if urllib.request.getproxies().get(url.scheme):  # the proxy is the one to know
+        return True
+    answers: list[bool] = []
+
+    def connect() -> None:
+        with contextlib.suppress(OSError), socket.create_connection((url.hostname or "", url.port or 443), PATIENCE):
+            answers.append(True)
+
+    thread = threading.Thread(target=connect, daemon=True)  # looking up a name has no time-out of its own
+    thread.start()
+    thread.join(PATIENCE)
+    return bool(answers)
+
+
+def _make_quiet() -> None:
+    """No bars of transformers and the hub; what transformers logs may quote the files of a model."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
     for handler in logging.getLogger("transformers").handlers:
         if _printable not in handler.filters:
             handler.addFilter(_printable)
