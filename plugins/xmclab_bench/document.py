@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from xmclab.errors import DataError, Problem
+from xmclab.host.recipes import STAGES, below, stage_of
 from xmclab.system.limits import BeyondLimit
 from xmclab.system.reading import read_json
 from xmclab_bench.predictions import Predictions
@@ -334,11 +335,21 @@ def _points(group: Group, search: str, metrics: Sequence[str]) -> list[Points]:
 
 
 def _differing(groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """For each group the config values (seed apart) that are not the same in all groups."""
+    """For each group the config values (seed apart) that are not the same in all groups.
+
+    Of an earlier stage, those that are not the same in the last.
+    """
     flat = [_flatten(group.runs[0].config) if group.runs else {} for group in groups]
+    flat = [{key: value for key, value in values.items() if not _as_in_last(key, values)} for values in flat]
     keys = dict.fromkeys(key for values in flat for key in values)
     differing = [key for key in keys if key != "seed" and len({repr(values.get(key)) for values in flat if values}) > 1]
     return [{key: values[key] for key in differing if key in values} for values in flat]
+
+
+def _as_in_last(key: str, values: Mapping[str, Any]) -> bool:
+    """Whether a key of an earlier stage has the value of the last one."""
+    same = below(key, f"{STAGES}.{stage_of(key)}") if stage_of(key) else ""
+    return bool(same) and values.get(same) == values[key]
 
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
