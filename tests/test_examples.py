@@ -16,7 +16,7 @@ from xmclab.host.resolver import resolve
 from xmclab.runs.run import run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-COVERED = {"own_training_loop.py", "plugin_minimal", "plugin_sampler"}
+COVERED = {"own_training_loop.py", "plugin_minimal", "plugin_sampler", "sentence_transformers_loss.py"}
 SMALL = ["data=tiny", "epochs=1", "baseline=none", "encoder.chars_from=0", "sampler.batch_size=512"]
 LATER = f"""
 import xmclab
@@ -39,6 +39,15 @@ def test_own_training_loop_learns(capsys: pytest.CaptureFixture[str]) -> None:
     name, percent, _ = capsys.readouterr().out.split()
     assert name == "P@1"
     assert float(percent) > 80
+
+
+def test_a_sentence_transformer_learns_by_its_own_trainer(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("sentence_transformers", "datasets", "accelerate"):
+        pytest.importorskip(name)
+    runpy.run_path(str(EXAMPLES / "sentence_transformers_loss.py"), run_name="__main__")
+    words = capsys.readouterr().out.split()
+    before, after = (float(words[place]) for place in (words.index("before,") - 2, words.index("after") - 2))
+    assert after > before + 5
 
 
 def test_the_minimal_plugin_trains_as_a_file(tmp_path: Path) -> None:

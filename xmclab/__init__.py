@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from xmclab.python.measure import compare, evaluate
     from xmclab.python.model import Model, load
     from xmclab.python.run import Run, replay, resume, train
+    from xmclab.python.sentence_loss import SentenceTransformerLoss
 
 __version__ = "0.1.0"
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Objective",
     "PartRef",
     "Run",
+    "SentenceTransformerLoss",
     "XmclabError",
     "__version__",
     "command",
@@ -54,6 +56,7 @@ _LAZY = {
     **dict.fromkeys(("compare", "evaluate"), "xmclab.python.measure"),
     **dict.fromkeys(("Model", "load"), "xmclab.python.model"),
     **dict.fromkeys(("Run", "replay", "resume", "train"), "xmclab.python.run"),
+    "SentenceTransformerLoss": "xmclab.python.sentence_loss",
     "api": "xmclab.api",
 }
 
