@@ -58,7 +58,7 @@ def fresh(monkeypatch: pytest.MonkeyPatch, call: Call) -> Call:
 
 def listed(help: str) -> dict[str, str]:
     """Commands and their lines, of `xmclab --help`."""
-    groups = help.partition("\nTrain:\n")[2].partition("\n\n  XMCLAB")[0]
+    groups = help.partition("\nTrain:\n")[2].partition("\n\n  plugin=")[0]
     text = re.sub(r"\n {4,}", " ", groups)  # lines that go on
     lines = [line for line in text.splitlines() if line.startswith("  ")]
     return {name: text.strip() for name, _, text in (line.strip().partition(" ") for line in lines)}

@@ -35,7 +35,8 @@ app = typer.Typer(
     name="xmclab",
     cls=Commands,
     help="A pluggable loss-and-sampler toolkit for extreme multi-label classification.",
-    epilog="XMCLAB_PLUGINS=a,b loads only these plugins; XMCLAB_STRICT=1 makes a broken plugin an error.",
+    epilog="plugin=FILE loads a plugin file, in any command. XMCLAB_PLUGINS=a,b loads only these plugins; "
+    "XMCLAB_STRICT=1 makes a broken plugin an error.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

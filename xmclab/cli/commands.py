@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import sys
@@ -20,6 +21,7 @@ GROUPS = {  # of `xmclab --help`; commands that it does not name come last
     "Data": ("data", "synthetic"),
     "Parts and recipes": ("parts", "recipes", "presets", "new", "check"),
 }
+PLUGIN = "--plugin"
 KEYS = "KEY=VALUE"  # the metavar of overrides
 
 
@@ -41,12 +43,12 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
-        if name in self.commands:
-            return super().resolve_command(ctx, args)
-        try:
-            return name, default_registry().command(name, _as_command), args[1:]
-        except ConfigError:  # unknown command: typer reports it with the usage
-            return super().resolve_command(ctx, args)
+        if name not in self.commands:
+            with contextlib.suppress(ConfigError):  # unknown command: typer reports it with the usage
+                command = default_registry().command(name, _as_command)
+                return name, command, _with_plugins(command, args[1:])
+        found, command, rest = super().resolve_command(ctx, args)
+        return found, command, _with_plugins(command, rest)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """The commands in groups, each with its whole summary."""
@@ -77,6 +79,18 @@ def summary(help: str) -> str:
     """The first paragraph of a help text, without its example."""
     text = " ".join(help.partition("\n\n")[0].split())
     return re.sub(r": xmclab .*", ".", text)
+
+
+def _with_plugins(command: Any, words: list[str]) -> list[str]:
+    """The words for a command; `plugin=FILE` is spelled alike in all, also in those where it is an option."""
+    if command is None or not any(PLUGIN in each.opts for each in command.params):
+        return words
+    return [each for word in words for each in _plugin_option(word)]
+
+
+def _plugin_option(word: str) -> list[str]:
+    key, equals, file = word.partition("=")
+    return [PLUGIN, file] if equals and key == PLUGIN.lstrip("-") else [word]
 
 
 def _as_command(target: Any) -> Any:

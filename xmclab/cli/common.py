@@ -25,7 +25,7 @@ Folder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder or an 
 Device = Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda, cuda:1, ...")]
 Plugin = Annotated[
     list[str] | None,
-    typer.Option("--plugin", metavar="FILE", help="Plugin file needed by the encoder, a head or the data."),
+    typer.Option("--plugin", hidden=True),  # typed as plugin=FILE, as everywhere
 ]
 Trust = Annotated[bool, typer.Option(FLAG, help="Run the model's own code, for this command, if it has any.")]
 
