@@ -179,8 +179,9 @@ def test_a_class_that_fails_is_named(rows: Rows, stopping: Class) -> None:
 
 
 def test_quiet_is_quiet_and_otherwise_the_progress_is_shown(rows: Rows, capfd: pytest.CaptureFixture[str]) -> None:
-    xl.train("unidec", rows, **SMALL)
+    run = xl.train(data=rows, **SMALL)
     assert capfd.readouterr() == ("", "")
+    assert run.document["recipe"] == "unidec", "as the command does without a recipe"
     xl.train("unidec", rows, **{**SMALL, "quiet": False})
     out, err = capfd.readouterr()
     assert out == ""

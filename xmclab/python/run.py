@@ -113,7 +113,7 @@ class Run:
 
 
 def train(
-    recipe: str | Path | None = None,
+    recipe: str | Path | None = "unidec",
     data: Data | Source = None,
     *overrides: str,
     out: str | Path | None = None,
@@ -126,7 +126,7 @@ def train(
     """Train and evaluate, as `xmclab run` does: `train("unidec", data, "loss.clf=ds+bce", epochs=5)`.
 
     Args:
-        recipe: its name or file; None: the defaults.
+        recipe: its name or file; None: no recipe, the defaults of every key.
         data: what `read` returns or takes; None: that of the recipe.
         overrides: as on the command line; they win over keywords.
         out: the run folder, new or empty; by default one in `runs`.
