@@ -20,6 +20,13 @@ TEMPLATES = Path(__file__).parent / "templates"
 NAME = re.compile("[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")  # valid for a class, a file and a package
 OTHER = "choose another name"
 RECIPE = "recipe"
+TESTS = {  # of kinds that have no laws of their own; the others are tested by their contract
+    RECIPE: "recipe_test.txt",
+    "index": "index_test.txt",
+    "baseline": "baseline_test.txt",
+    "tracker": "tracker_test.txt",
+    "reader": "reader_test.txt",
+}
 USES = {  # how a run chooses a new part of each kind
     "loss": "loss.clf=ds+part_name",
     "reduction": "reduction=part_name",
@@ -28,6 +35,10 @@ USES = {  # how a run chooses a new part of each kind
     "encoder": "encoder=part_name",
     "head": "head.de=part_name",
     "search": "search=part_name",
+    "index": "index=part_name",
+    "baseline": "baseline=part_name",
+    "tracker": "tracker=part_name",
+    "reader": "",  # which needs data in its format
     RECIPE: "recipe=part_name",
 }
 
@@ -84,7 +95,7 @@ def _distribution(kind: str) -> dict[str, str]:
         "README.md": "readme.txt",
         "xmclab_part_name/__init__.py": "recipe_init.txt" if recipe else "init.txt",
         "xmclab_part_name/part_file": "recipe.yaml" if recipe else f"{kind}.py",
-        "tests/test_part_name.py": "recipe_test.txt" if recipe else "test.txt",
+        "tests/test_part_name.py": TESTS.get(kind, "test.txt"),
     }
     if kind == "loss":
         files["tests/test_part_name_formula.py"] = "loss_formula.txt"
@@ -103,8 +114,8 @@ def _steps(kind: str, name: str, target: str, file: bool) -> list[str]:
         steps = [f"xmclab run {use} data=tiny"]
     else:
         plugin = [shlex.quote(f"plugin={target}")] if file else []
-        run = ["xmclab run recipe=unidec data=tiny", *plugin, use]
-        steps = [" ".join(run), " ".join([f"xmclab check {kind}:{name}", *plugin])]
+        run = [" ".join(["xmclab run recipe=unidec data=tiny", *plugin, use])] if use else []
+        steps = [*run, " ".join([f"xmclab check {kind}:{name}", *plugin])]
     if file:
         return steps
     return [f"pip install -e {shlex.quote(f'{target}[test]')}", *steps, f"pytest {shlex.quote(target)}"]

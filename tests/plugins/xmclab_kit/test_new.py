@@ -118,7 +118,7 @@ def test_what_exists_is_left_alone(call: Any, here: Path, options: list[str]) ->
     ("arguments", "message"),
     [
         (["losss", "mine"], "error: unknown kind of part 'losss' (did you mean 'loss'?)"),
-        (["tracker", "mine"], "error: no template for a tracker"),
+        (["transform", "mine"], "error: no template for a transform"),
         (
             ["loss", "my-loss"],
             "error: my-loss: not a valid name (use letters, digits and single underscores, as in my_loss)",
