@@ -85,6 +85,6 @@ def test_unidec_is_the_recipe_of_a_run_without_one(call: Any) -> None:
     assert call("run", "recipe=unidec", "--dry-run") == (0, out, "")
 
 
-@pytest.mark.parametrize("recipe", ["recipe=unidec", "recipe=depsl"])
+@pytest.mark.parametrize("recipe", ["recipe=unidec", "recipe=depsl", "recipe=none"])
 def test_a_recipe_that_is_given_is_taken(call: Any, recipe: str) -> None:
     assert call("run", recipe, "--dry-run")[2] == ""

@@ -25,7 +25,7 @@ from xmclab.training.trainer import Trainer
 
 HEADS = ["head.de.dim=8", "head.clf.dim=8", "head.de.dropout=0.3", "head.clf.dropout=0.3", "head.clf.row_dropout=0.2"]
 BAG = ["encoder=bag", "encoder.dim=16", "encoder.hidden=8", "encoder.feature_dropout=0.4"]
-SMALL = ["data=tiny", "epochs=1", "baseline=none", "pool.cap=60", *HEADS]
+SMALL = ["recipe=none", "data=tiny", "epochs=1", "baseline=none", "pool.cap=60", *HEADS]
 ROWS = 23
 CHUNKS = [1, 3, ROWS, 1000]
 

@@ -26,7 +26,15 @@ from xmclab.training.trainer import Trainer
 
 Call = Callable[..., tuple[int, str, str]]
 QUIET = Console(quiet=True)
-SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.de.dim=16", "head.clf.dim=16", "sampler.batch_size=256"]
+SMALL = [
+    "recipe=none",
+    "data=tiny",
+    "encoder=bag",
+    "encoder.dim=16",
+    "head.de.dim=16",
+    "head.clf.dim=16",
+    "sampler.batch_size=256",
+]
 SMALL += ["epochs=2", "baseline=none"]
 FAULTY = """
 import torch

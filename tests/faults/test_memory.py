@@ -53,7 +53,7 @@ def test_what_libraries_raise_is_recognised() -> None:
     (["export", "RUN", "--to", "OUT"], "xmclab.serve.export.write_export"),
     (["score", "--pred", "P", "--truth", "P", "--train", "P"], "xmclab_datatools.score.score.__globals__"),
     (["data", "check", "tiny"], "xmclab.data.open_data"),
-    (["run", "data=tiny", "--out", "OUT"], "xmclab.runs.run.open_with_validation"),
+    (["run", "recipe=none", "data=tiny", "--out", "OUT"], "xmclab.runs.run.open_with_validation"),
     (["report", "RUN", "--out", "OUT"], "xmclab_bench.report.compare_folders"),
     (["bench", "losses", "--dry-run"], "xmclab_bench.spec.load_spec"),
 ])  # fmt: skip
@@ -80,7 +80,7 @@ def test_out_of_memory_in_a_plugin_is_not_its_fault(tmp_path: Path, call: Call) 
         "    def read(self, folder):\n        raise MemoryError('2 PiB')\n"
         "@hookimpl\ndef xmclab_parts():\n    return [part('reader', 'hungry', Hungry)]\n"
     )
-    code, _, err = call("run", f"plugin={tmp_path / 'hungry.py'}", "reader=hungry", f"data={tmp_path}")
+    code, _, err = call("run", "recipe=none", f"plugin={tmp_path / 'hungry.py'}", "reader=hungry", f"data={tmp_path}")
     assert (code, err.count("\n")) == (6, 1)
     assert err.startswith("error: out of memory: 2 PiB (lower ")
 

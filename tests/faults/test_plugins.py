@@ -22,7 +22,15 @@ import pytest
 
 from xmclab.host.registry import load_registry
 
-SMALL = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.de.dim=16", "head.clf.dim=16", "sampler.batch_size=512"]
+SMALL = [
+    "recipe=none",
+    "data=tiny",
+    "encoder=bag",
+    "encoder.dim=16",
+    "head.de.dim=16",
+    "head.clf.dim=16",
+    "sampler.batch_size=512",
+]
 SMALL += ["epochs=1", "baseline=none"]
 LOSS = """
 from dataclasses import dataclass

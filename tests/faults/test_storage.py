@@ -36,7 +36,15 @@ from xmclab.training.trainer import Trainer
 Call = Callable[..., tuple[int, str, str]]
 Make = Callable[[Sequence[str]], Any]
 QUIET = Console(quiet=True)
-TINY = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.de.dim=16", "head.clf.dim=16", "sampler.batch_size=256"]
+TINY = [
+    "recipe=none",
+    "data=tiny",
+    "encoder=bag",
+    "encoder.dim=16",
+    "head.de.dim=16",
+    "head.clf.dim=16",
+    "sampler.batch_size=256",
+]
 TINY += ["epochs=2", "baseline=none"]
 
 

@@ -219,7 +219,9 @@ def test_weights_in_a_pickle_are_not_read(call: Call, tiny_bert: Path, tmp_path:
     (folder / "model.safetensors").unlink()
     for content in (state, Bomb(marker)):
         torch.save(content, folder / "pytorch_model.bin")
-        code, out, err = call("run", "data=tiny", "encoder=hf", f"encoder.model={folder}", "--out", tmp_path / "run")
+        code, out, err = call(
+            "run", "recipe=none", "data=tiny", "encoder=hf", f"encoder.model={folder}", "--out", tmp_path / "run"
+        )
         assert (code, out) == (3, "")
         assert "safetensors" in err
         assert not marker.exists()
@@ -245,7 +247,9 @@ def test_what_leads_out_of_a_model_is_refused(
     if not (folder / name).exists():
         (folder / name).write_text("{}")
     edit(folder / name, **content)
-    code, out, err = call("run", "data=tiny", "encoder=hf", f"encoder.model={folder}", "--out", tmp_path / "run")
+    code, out, err = call(
+        "run", "recipe=none", "data=tiny", "encoder=hf", f"encoder.model={folder}", "--out", tmp_path / "run"
+    )
     assert (code, out) == (3, "")
     assert message in err
     assert "Traceback" not in err
@@ -255,7 +259,9 @@ def test_a_model_that_is_not_in_the_cache_is_said_at_once(call: Call, tmp_path: 
     import transformers.models.auto  # noqa: F401
 
     started = time.monotonic()
-    code, out, err = call("run", "data=tiny", "encoder=hf", "encoder.model=nobody/nothing", "--out", tmp_path / "run")
+    code, out, err = call(
+        "run", "recipe=none", "data=tiny", "encoder=hf", "encoder.model=nobody/nothing", "--out", tmp_path / "run"
+    )
     assert time.monotonic() - started < 2
     assert (code, out) == (3, "")
     assert "encoder.model=nobody/nothing" in err
@@ -270,7 +276,9 @@ def test_a_model_that_is_not_in_the_cache_is_said_at_once(call: Call, tmp_path: 
 def test_a_model_with_a_bad_config_is_a_data_error(call: Call, tiny_bert: Path, tmp_path: Path, config: str) -> None:
     folder = shutil.copytree(tiny_bert, tmp_path / "model")
     (folder / "config.json").write_text(config)
-    code, out, err = call("run", "data=tiny", "encoder=hf", f"encoder.model={folder}", "--out", tmp_path / "run")
+    code, out, err = call(
+        "run", "recipe=none", "data=tiny", "encoder=hf", f"encoder.model={folder}", "--out", tmp_path / "run"
+    )
     assert (code, out) == (3, "")
     assert f"encoder.model={folder}" in err
     assert "Traceback" not in err
@@ -506,7 +514,7 @@ def test_a_device_that_cannot_be_used_is_refused(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     for arguments in (
-        ["run", "data=tiny", f"device={device}", "--out", tmp_path / "run"],
+        ["run", "recipe=none", "data=tiny", f"device={device}", "--out", tmp_path / "run"],
         ["predict", small_run, *QUESTION, "--device", device],
         ["eval", small_run, "--device", device],
         ["export", small_run, "--to", tmp_path / "export", "--device", device],
@@ -521,7 +529,7 @@ def test_a_device_that_cannot_be_used_is_refused(
 
 def test_auto_says_that_it_fell_to_the_cpu(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    small = ["data=tiny", "epochs=1", "baseline=none", "encoder.dim=8", "head.clf=none"]
+    small = ["recipe=none", "data=tiny", "epochs=1", "baseline=none", "encoder.dim=8", "head.clf=none"]
     code, _, err = call("run", *small, "--out", tmp_path / "run")
     assert code == 0
     first = next(line for line in err.splitlines() if "training queries" in line)
@@ -551,7 +559,7 @@ def test_searches_deeper_than_the_labels_are_clipped(call: Call, tmp_path: Path)
         "search.neighbours=2000000000",
         "baseline=tfidf_neighbours",
     ]
-    small = ["data=tiny", "epochs=1", "encoder.dim=8", "head.clf=none", "baseline.neighbours=2000000000"]
+    small = ["recipe=none", "data=tiny", "epochs=1", "encoder.dim=8", "head.clf=none", "baseline.neighbours=2000000000"]
     code, _, err = call("run", *small, *deep, "--out", tmp_path / "run")
     assert code == 0, err
     assert "note: evaluate.depth=2000000000: there are only 922 labels; no more are used" in err

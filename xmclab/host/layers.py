@@ -28,8 +28,10 @@ from xmclab.host.recipes import (
     summary,
 )
 from xmclab.host.registry import Registry
+from xmclab.host.schema import NONE
 
 CUSTOM = "custom"  # what a config without a recipe is called
+NOTHING = Entry("recipe", NONE, "default", "recipe")
 COMMAND_LINE_ONLY = {  # keys that a recipe cannot set, and what to do instead
     "plugin": "pass plugin=FILE on the command line",
     "recipe": "use `base:` to build on another recipe",
@@ -50,7 +52,7 @@ class Layers:
             if entry.key == "plugin":
                 self._load_file(entry)
         last = {entry.key: entry for entry in entries}
-        recipes = self._recipe_layers(last["recipe"]) if "recipe" in last else []
+        recipes = self._recipe_layers(last["recipe"]) if last.get("recipe", NOTHING).value != NONE else []
         self.lineage = tuple(layer.name for layer in reversed(recipes))
         self.preset = self._preset(last["preset"]) if "preset" in last else None
         layers = [*(layer.entries for layer in recipes), self.preset.layer(recipes) if self.preset else []]
