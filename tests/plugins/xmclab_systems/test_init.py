@@ -92,9 +92,9 @@ SYSTEMS: dict[str, dict[str, Any]] = {
     "elmo": {**ALL_LABELS, "clf.table": "sgd", "clf.table_dtype": "bfloat16"},
     "siamesexml": {
         "phi/encoder": "bag", "phi/encoder.dim": 300, "phi/de": "dual_encoder", "phi/de.normalise": True,
-        "phi/loss.de": "k_prob_contrastive", "phi/q2l": 0, "phi/pool.eta": 0, "phi/sampler.batch_size": 4095,
+        "phi/loss.de": "k_prob_contrastive", "phi/q2l": 0.5, "phi/pool.eta": 0, "phi/sampler.batch_size": 4095,
         "start": "phi", "freeze": ["encoder"], "de": "label_residual", "de.rows": "zeros", "de.unit_texts": True,
-        "de.normalise": True, "de.projection": "none", "loss.de": "prob_contrastive", "miner": "ann",
+        "de.normalise": True, "de.projection": "residual", "loss.de": "prob_contrastive", "miner": "ann",
         "miner.depth": 500, "clf": "none", "optim.decay": 0,
     },
     "decaf": {
