@@ -193,7 +193,8 @@ def tune_rows(
         ranked = config.make("search").names(config.heads)
         search = [name for name in spec.searches if name in ranked] or ranked
         every = f"validate.every={config.settings.epochs}"  # trained to the end, as the seeds will be
-        chosen_by = (f"validate.metric={metric}", f"validate.search={search[-1]}")
+        last, _ = stages(config)[-1]  # earlier stages may not have the search
+        chosen_by = (f"validate.metric={metric}", f"{last}validate.search={search[-1]}")
         base = (*_validation(config), *chosen_by, every, "evaluate.every=0", *cell.overrides)
         question = Question(", ".join(filter(None, (row, column))), base, axes, metric, cell.seed)
         study = open_study(journal, question)

@@ -272,3 +272,23 @@ def test_the_tuned_recipe_of_a_file_brings_what_it_builds_on(tmp_path: Path) -> 
     shutil.rmtree(mine)
     settings = resolve([f"recipe={written}"], default_registry()).settings
     assert (settings.epochs, settings.pool.beta, settings.pool.eta) == (3, 5, 2)
+
+
+def test_only_the_last_stage_is_chosen_by_the_search_of_the_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first has no classifier, and so no such search."""
+    staged = tmp_path / "staged.yaml"
+    staged.write_text(
+        "base: unidec\nsearch: heads\nstages:\n  phi: {head.clf: none}\n  psi: {start: phi, freeze: [encoder, head.de]}\n"
+    )
+    searches = []
+
+    def quality(config: dict[str, Any]) -> float:
+        if config["validate"]["share"]:
+            searches.append((config["stages"]["phi"]["validate"]["search"], config["validate"]["search"]))
+        return 50.0
+
+    spec = SPEC.replace("recipe=unidec", f"recipe={staged}").replace("reduction=p", "reduction.de=p")
+    bench(tmp_path / "bench", monkeypatch, quality, 1, spec)
+    assert set(searches) == {("", "de+clf")}
