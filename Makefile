@@ -67,12 +67,11 @@ bench-results: install  ## the comparisons of docs/comparisons.md: hours; a seco
 	$(BENCH) negatives --jobs 2 --out $(RESULTS)/negatives
 	$(BENCH) pool epochs=2 refresh_every=1 --jobs 2 --out $(RESULTS)/pool
 	$(BENCH) systems seed=0 --jobs 2 --out $(RESULTS)/systems
-	$(BENCH) systems seed=0 epochs=4 --tune 3 --jobs 2 --out $(RESULTS)/systems-tuned
-	$(BENCH) search epochs=4 refresh_every=2 --jobs 2 --out $(RESULTS)/search
+	$(BENCH) systems data=tiny seed=0,1 --tune 2 --jobs 2 --out $(RESULTS)/systems-tuned
+	$(BENCH) search epochs=4 refresh_every=2 seed=0,1 --jobs 2 --out $(RESULTS)/search
 	test -z "$(GENES)" || $(BENCH) reductions data=$(GENES) epochs=3 refresh_every=1 target=P@1=60 --tune 8 --jobs 2 \
 		--out $(RESULTS)/reductions-genes
 	test -z "$(GENES)" || $(BENCH) systems data=$(GENES) seed=0 --jobs 2 --out $(RESULTS)/systems-genes
-	test -z "$(GENES)" || $(BENCH) search data=$(GENES) epochs=4 refresh_every=2 --jobs 2 --out $(RESULTS)/search-genes
 	$(BIN)/python $(RESULTS)/claims.py
 
 install: $(INSTALLED)

@@ -287,6 +287,7 @@ def test_every_page_is_linked_from_the_readme() -> None:
 COMPARISONS = (
     *("reductions", "reductions-genes", "losses", "hard_negatives"),
     *("negatives", "batches", "symmetric", "pool"),
+    *("systems", "systems-genes", "systems-tuned", "search"),
 )
 MEASURED = [
     ("performance.md", "speed", "speed/results.md"),
