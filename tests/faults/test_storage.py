@@ -484,7 +484,7 @@ def test_to_resume_needs_a_run(call: Call, tmp_path: Path) -> None:
         (["--resume", tmp_path / "other", "recipe=unidec"], 2, "recipe=unidec: the recipe is that of"),
         (["--resume", tmp_path / "a", "--out", tmp_path / "b"], 2, "the run goes on in"),
     ]:
-        code, out, err = call("run", *TINY, *arguments)
+        code, out, err = call("run", *TINY[1:], *arguments)  # without a recipe: it is that of the run
         assert (code, out) == (expected, "")
         assert message in err
     assert (tmp_path / "other" / "mine.txt").read_text() == "mine"

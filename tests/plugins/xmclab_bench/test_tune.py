@@ -280,7 +280,8 @@ def test_only_the_last_stage_is_chosen_by_the_search_of_the_row(
     """The first has no classifier, and so no such search."""
     staged = tmp_path / "staged.yaml"
     staged.write_text(
-        "base: unidec\nsearch: heads\nstages:\n  phi: {head.clf: none}\n  psi: {start: phi, freeze: [encoder, head.de]}\n"
+        "base: unidec\nsearch: heads\nstages:\n"
+        "  phi: {head.clf: none}\n  psi: {start: phi, freeze: [encoder, head.de]}\n"
     )
     searches = []
 
