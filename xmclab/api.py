@@ -97,6 +97,7 @@ class Dataset:
     label_names: Sequence[str]  # [L]
     fingerprint: str  # sha256 of the bytes it was read from
     original: Split | None = None  # the training queries before any transform; None: there was none
+    held_out: bool = False  # the reader cut the test queries from the training queries, as the files have no such part
 
     @property
     def num_labels(self) -> int:
@@ -666,6 +667,8 @@ class Search(ABC):
 class Reader(ABC):
     """A file format. The first line of its docstring says which files it looks for."""
 
+    filters_same_text: ClassVar[bool] = False  # data.same_text=auto filters; for files that rarely list such pairs
+
     text: TextFields = option("title", "text fields to read for queries and labels")
     query_text: TextFields | None = option(None, "the same for queries; none: as `text`; set by data.query_text")
     label_text: TextFields | None = option(None, "the same for labels; none: as `text`; set by data.label_text")
@@ -684,6 +687,10 @@ class Reader(ABC):
         By default another data set of this format. The caller checks that its labels are those of `data`.
         """
         return self.read(source)
+
+    def validation_queries(self, folder: Path) -> Path | None:
+        """Optional: a source of validation queries that comes with the data, for `read_queries`."""
+        return None
 
     def text_of(self, side: Side) -> TextFields:
         """The text fields to read on a side."""

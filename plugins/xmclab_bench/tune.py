@@ -13,6 +13,7 @@ from typing import Any
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
+from xmclab.data import own_validation
 from xmclab.errors import ConfigError, Problem, did_you_mean
 from xmclab.evaluation.metrics import metrics_of
 from xmclab.host import Config, Registry, resolve
@@ -106,7 +107,7 @@ def _axes(config: Config, space: Path | None) -> list[Axis]:
 
 
 def _validation(config: Config) -> tuple[str, ...]:
-    return () if config.settings.validate.on else (f"validate.share={SHARE}",)
+    return () if config.settings.validate.on or own_validation(config) else (f"validate.share={SHARE}",)
 
 
 def _as_configured(config: Config, axes: Sequence[Axis]) -> dict[str, Any]:

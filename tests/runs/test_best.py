@@ -62,6 +62,7 @@ def test_of_equal_epochs_the_first_is_kept(small_trainer: Callable[..., Any]) ->
         "metric": "P@1",
         "search": "clf",  # the last one
         "epoch": 4,
+        "last": 5,
         "metrics": {"de": {"P@1": -2.0, "PSP@1": 0.0}, "clf": {"P@1": 2.0, "PSP@1": -2.0}},
         "queries": 9,
     }

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from xmclab.host.config import Config
     from xmclab.host.registry import Registry
 
-__all__ = ["open_data", "open_dataset", "with_reader"]
+__all__ = ["open_data", "open_dataset", "own_validation", "with_reader"]
 
 READER = "reader"
 BAGS_OF_WORDS = ("trn_X_Xf.txt", "tst_X_Xf.txt", "X.trn.npz", "X.tst.npz", "X_trn.npz", "train.txt", "test.txt")
@@ -51,12 +51,14 @@ def open_data(config: Config) -> Dataset:
 
 
 def read_data(config: Config) -> Dataset:
-    """The same as the files have it."""
+    """The same, with the labels as the files have them."""
+    from xmclab.data.same_text import filter_same_text
+
     config = with_reader(config)
     path = locate(config.settings.data.source, config.registry)
     reader: Reader = config.make(READER)
     try:
-        return reader.read(path)
+        return filter_same_text(reader.read(path), config.settings.data.same_text, reader.filters_same_text)
     except DataError as error:
         if not reader.matches(path):
             hint = f"{READER}={AUTO} picks the reader that does"
@@ -84,6 +86,13 @@ def with_reader(config: Config) -> Config:
         return config
     path = locate(config.settings.data.source, config.registry)
     return settle(config, READER, find_reader(path, part.options, config.registry))
+
+
+def own_validation(config: Config) -> Path | None:
+    """The validation queries that come with the data of a config."""
+    config = with_reader(config)
+    reader: Reader = config.make(READER)
+    return reader.validation_queries(locate(config.settings.data.source, config.registry))
 
 
 def find_reader(path: Path, given: Mapping[str, Any], registry: Registry) -> str:

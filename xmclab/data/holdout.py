@@ -11,7 +11,8 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from xmclab.api import Dataset, Split
-from xmclab.data.texts import PackedTexts
+from xmclab.data.sparse import narrow
+from xmclab.data.texts import PackedTexts, hashes
 from xmclab.errors import DataError, Problem
 
 Keys = NDArray[np.uint64]
@@ -50,7 +51,7 @@ def rows_of(
 def hold_out(dataset: Dataset, keys: Keys, share: float, hint: str) -> Dataset:
     """The data set with a share of its training queries as test queries; its own test queries are ignored."""
     train, test = (take(dataset.train, rows) for rows in rows_of(dataset.train, keys, share, dataset.name, hint))
-    return dataclasses.replace(dataset, train=train, test=test)
+    return dataclasses.replace(dataset, train=train, test=test, held_out=True)
 
 
 def take(split: Split, rows: Rows) -> Split:
@@ -87,13 +88,14 @@ def filter_answers(train: Split, held: Split, label_texts: Sequence[str]) -> Spl
 
 
 def same_text(texts: Sequence[str], label_texts: Sequence[str]) -> sp.csr_array:
-    """[N, L] whether the text of a query is the text of a label."""
-    ids: dict[str, list[int]] = {}
-    for label, text in enumerate(label_texts):
-        ids.setdefault(text, []).append(label)
-    found = [(row, label) for row, text in enumerate(texts) for label in ids.get(text, ())]
-    rows, columns = np.array(found, dtype=np.int64).reshape(-1, 2).T
-    return sp.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape=(len(texts), len(label_texts)))
+    """[N, L] whether the text of a query is the text of a label, by 64-bit hash."""
+    text_N, text_L = hashes(texts), hashes(label_texts)
+    order_L = np.argsort(text_L, kind="stable")
+    first_N, end_N = (np.searchsorted(text_L[order_L], text_N, side) for side in ("left", "right"))
+    offsets = np.concatenate([[0], np.cumsum(end_N - first_N)])
+    place_E = np.arange(offsets[-1]) + np.repeat(first_N - offsets[:-1], end_N - first_N)
+    shape = len(text_N), len(text_L)
+    return narrow(np.ones(len(place_E), np.float32), order_L[place_E], offsets, shape)
 
 
 def reciprocal(targets_NL: sp.csr_array, train_NL: sp.csr_array, held_ML: sp.csr_array) -> sp.csr_array:

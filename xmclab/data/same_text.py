@@ -1,15 +1,56 @@
-"""Labels of the same text: the encoder cannot tell them apart, so they must not be each other's negatives."""
+"""Queries and labels of the same text, and labels of the same text: whatever the encoder cannot tell apart."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import logging
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
 
-from xmclab.api import Dataset
-from xmclab.data.holdout import add_filter
+from xmclab.api import Dataset, Split
+from xmclab.data.holdout import add_filter, same_text
+
+logger = logging.getLogger(__name__)
+
+
+def filter_same_text(dataset: Dataset, choice: Literal["auto", "filter", "keep"], by_default: bool) -> Dataset:
+    """The data set in which no query is trained against, or ranks, the label that has its text, unless that is true.
+
+    Says how many queries there are, where nobody chose to keep such pairs.
+
+    Args:
+        by_default: what `auto` means: whether to filter.
+    """
+    if choice == "keep":
+        return dataset
+    splits = dataset.train, dataset.test
+    pairs = [own_labels(split, dataset.label_texts) for split in splits]
+    if not any(found.nnz for found in pairs):
+        return dataset
+    queries = sum(int(np.count_nonzero(np.diff(found.indptr))) for found in pairs)
+    about = f"{dataset.name}: {queries:,} of {sum(map(len, splits)):,} queries have the text of a label"
+    if choice == "auto" and not by_default:
+        logger.warning("%s that no filter pair leaves out (data.same_text=filter does)", about)
+        return dataset
+    logger.info("%s, which is left out of their training, search and scores (data.same_text=keep keeps it)", about)
+    train, test = (add_filter(split, found) for split, found in zip(splits, pairs, strict=True))
+    return dataclasses.replace(dataset, train=train, test=test, fingerprint=_marked(dataset, "same text of a query"))
+
+
+def own_labels(queries: Split, label_texts: Sequence[str]) -> sp.csr_array:
+    """[N, L] whether a label has the text of a query, without being true for it or filtered already."""
+    same_NL = same_text(queries.texts, label_texts).astype(np.bool_)
+    known_NL = queries.targets_NL.astype(np.bool_) + queries.filter_NL.astype(np.bool_)
+    return sp.csr_array(same_NL > known_NL)
+
+
+def _marked(dataset: Dataset, what: str) -> str:
+    """The fingerprint of the data set after a change."""
+    return hashlib.sha256(f"{dataset.fingerprint} {what}".encode()).hexdigest()
 
 
 def spare_same_text(dataset: Dataset) -> Dataset:
@@ -26,5 +67,5 @@ def spare_same_text(dataset: Dataset) -> Dataset:
     return dataclasses.replace(
         dataset,
         train=add_filter(dataset.train, sp.csr_array(alike_NL > true_NL.astype(np.bool_))),
-        fingerprint=hashlib.sha256(f"{dataset.fingerprint} same text".encode()).hexdigest(),
+        fingerprint=_marked(dataset, "same text"),
     )

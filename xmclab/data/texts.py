@@ -176,9 +176,14 @@ def blocks(texts: Sequence[str]) -> Iterator[tuple[int, int]]:
     return ((start, min(start + BLOCK, len(texts))) for start in range(0, len(texts), BLOCK))
 
 
+def hashes(texts: Sequence[str]) -> NDArray[np.int64]:
+    """A 64-bit hash of each text, the same for equal texts of this process."""
+    return np.fromiter(map(hash, texts), np.int64, len(texts))
+
+
 def number_of_distinct(texts: Sequence[str]) -> int:
     """The number of distinct texts, by 64-bit hash."""
-    return len(np.unique(np.fromiter(map(hash, texts), np.int64, len(texts))))
+    return len(np.unique(hashes(texts)))
 
 
 def content_digest(*sequences: Sequence[str]) -> str:

@@ -16,6 +16,9 @@ class DataSettings:
     """`data=NAME_OR_FOLDER`; reader options say how its files are read: `data.query_text=content`."""
 
     source: str = option("debian", "an embedded set (debian, tiny), a folder or a table; set as `data=...`")
+    same_text: Literal["auto", "filter", "keep"] = option(
+        "auto", "pairs of a query and a label of the same text that are not true; auto: filter them in tables"
+    )
     merge_same_text: bool = option(False, "labels of the same text are never each other's negatives")
     cache: str = option("auto", "folder for cached tokens, or off; auto: large sets only, in the user's cache folder")
     verify: bool = option(False, "verify the sha256 of cached tokens before use (sizes are always checked)")
@@ -127,7 +130,9 @@ class EvaluateSettings:
 class ValidateSettings:
     """Queries that choose the epoch whose weights are kept: `validate.share=0.1`."""
 
-    share: float = option(0.0, "share of the training queries set aside for it, chosen by their text", ge=0, lt=1)
+    share: float | None = option(
+        None, "share of the training queries set aside, by their text; none: 0.1 for a single table, else 0", ge=0, lt=1
+    )
     file: str = option("", "a file or folder of validation queries, in the layout of the data")
     every: int = option(1, "validate every n epochs, and after the last", ge=1)
     metric: str = option("P@1", "metric to choose by: any of the results")
@@ -135,7 +140,17 @@ class ValidateSettings:
 
     @property
     def on(self) -> bool:
+        """Whether it was asked for; otherwise it depends on the data."""
         return bool(self.share or self.file)
+
+
+@dataclass(frozen=True)
+class StopSettings:
+    """When training ends before its last epoch: `stop.patience=3`."""
+
+    patience: int | None = option(
+        None, "stop after n validations that were no better; 0: never; none: 5 if nobody asked for validation", ge=0
+    )
 
 
 def rhythm(text: str) -> tuple[int, float]:
@@ -212,6 +227,7 @@ class Settings:
     encode: EncodeSettings = field(default_factory=EncodeSettings)
     evaluate: EvaluateSettings = field(default_factory=EvaluateSettings)
     validate: ValidateSettings = field(default_factory=ValidateSettings)
+    stop: StopSettings = field(default_factory=StopSettings)
     checkpoint: CheckpointSettings = field(default_factory=CheckpointSettings)
     resume: ResumeSettings = field(default_factory=ResumeSettings)
     start: StartSettings = field(default_factory=StartSettings)

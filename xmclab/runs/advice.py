@@ -11,11 +11,14 @@ from typing import Any
 from xmclab.errors import XmclabError
 from xmclab.host.config import Config
 from xmclab.host.resolver import resolve
-from xmclab.host.schema import HEADS
+from xmclab.host.schema import HEADS, Settings
 from xmclab.model.tables import RowTable
 from xmclab.training.trainer import Trainer
 
 FEW = 8  # as many names of parameters are listed
+FEW_STEPS = 10  # as many do not train a model
+ENOUGH_STEPS = 100
+SMALLEST_BATCH = 16
 
 
 def advice(trainer: Trainer) -> list[str]:
@@ -29,6 +32,41 @@ def advice(trainer: Trainer) -> list[str]:
         *_rows(trainer),
         *_decay(trainer),
     ]
+
+
+def advice_on_validation(settings: Settings, patience: int | None, by_default: bool) -> list[str]:
+    """Notes on how the epoch is chosen whose weights are kept, where that is not what one may expect.
+
+    Args:
+        patience: epochs without a better one after which training stops; None: the run does not validate.
+        by_default: nobody asked for validation.
+    """
+    notes = []
+    if patience is None:
+        if settings.stop.patience:
+            notes.append("stop.patience: no effect without validation; set validate.share or validate.file")
+        return notes
+    if by_default:
+        stops = f", and training stops {patience} epochs after it" if 0 < patience < settings.epochs else ""
+        notes.append(
+            f"validation is on, so the best epoch is kept{stops} (validate.share=0 trains on all queries, to the end)"
+        )
+    if settings.evaluate.every and settings.evaluate.test:
+        notes.append("evaluate.every: no effect, as with validation the test queries are ranked once, at the end")
+    return notes
+
+
+def warnings(trainer: Trainer) -> list[str]:
+    """Batches that do not suit the number of queries."""
+    queries, size, epochs = len(trainer.data.train), trainer.sampler.batch_size, trainer.settings.epochs
+    smaller = max(2 ** int(math.log2(max(queries * epochs / ENOUGH_STEPS, 1))), SMALLEST_BATCH)
+    if smaller >= size or (size <= queries and trainer.steps >= FEW_STEPS):
+        return []
+    hint = f"sampler.batch_size={smaller} makes {math.ceil(queries / smaller) * epochs}"
+    if size > queries:
+        reason = f"sampler.batch_size={size} is more than the {queries} training queries, so each epoch is one step"
+        return [f"{reason}, {trainer.steps} in all; {hint}"]
+    return [f"only {trainer.steps} steps for {queries} training queries; {hint}"]
 
 
 def _recipe(config: Config) -> Iterator[str]:

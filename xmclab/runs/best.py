@@ -11,9 +11,11 @@ from torch import Tensor
 from xmclab.errors import ConfigError, Problem, did_you_mean
 from xmclab.evaluation.metrics import metrics_of
 from xmclab.host.config import Config
-from xmclab.host.schema import ValidateSettings
+from xmclab.host.schema import Settings, ValidateSettings
 from xmclab.model.model import Model
 from xmclab.training.loop import Evaluate
+
+PATIENCE = 5
 
 
 def check_choice(config: Config, num_labels: int) -> None:
@@ -36,17 +38,31 @@ def check_choice(config: Config, num_labels: int) -> None:
         raise ConfigError(*problems)
 
 
+def patience_of(settings: Settings, by_default: bool) -> int:
+    """The validations without a better one after which training stops; 0: it does not.
+
+    Args:
+        by_default: nobody asked for validation.
+    """
+    chosen = settings.stop.patience
+    return chosen if chosen is not None else PATIENCE if by_default else 0
+
+
 class BestEpoch:
     """Measures a model on the validation queries, and keeps the weights of its best epoch; of equals, the first."""
 
-    def __init__(self, model: Model, evaluate: Evaluate, settings: ValidateSettings, queries: int) -> None:
+    def __init__(
+        self, model: Model, evaluate: Evaluate, settings: ValidateSettings, queries: int, patience: int = 0
+    ) -> None:
         """
         Args:
             evaluate: measures the current model on this many queries.
+            patience: measurements in a row without a better one that are enough; 0: never enough.
         """
         self.model, self.evaluate, self.queries = model, evaluate, queries
         self.metric, self.search = settings.metric, settings.search
-        self.epoch = 0
+        self.patience = patience * settings.every  # in epochs
+        self.epoch = self.last = 0
         self.metrics: dict[str, dict[str, float]] = {}  # of the best epoch
         self.seconds = 0.0
         self._weights: dict[str, Tensor] = {}
@@ -56,12 +72,18 @@ class BestEpoch:
         started = time.perf_counter()
         metrics = {name: dict(row) for name, row in self.evaluate().items()}
         self.search = self.search or list(metrics)[-1]
+        self.last = epoch
         best = not self.epoch or self._value(metrics) > self._value(self.metrics)
         if best:
             self.epoch, self.metrics = epoch, metrics
             self._keep()
         self.seconds += time.perf_counter() - started
         return {"metrics": metrics, "best": best}
+
+    @property
+    def enough(self) -> bool:
+        """Whether the model has not become better for so long that training may stop."""
+        return 0 < self.patience <= self.last - self.epoch
 
     def _value(self, metrics: Mapping[str, Mapping[str, float]]) -> float:
         return metrics[self.search][self.metric]
@@ -79,6 +101,7 @@ class BestEpoch:
     def load(self, numbers: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
         """Continue with the best epoch of an earlier process."""
         self.epoch, self.search, self.metrics = int(numbers["epoch"]), str(numbers["search"]), dict(numbers["metrics"])
+        self.last = int(numbers["last"])
         self.seconds, self._weights = float(numbers["seconds"]), dict(weights)
 
     def restore(self) -> int:
@@ -90,5 +113,5 @@ class BestEpoch:
 
     def document(self) -> dict[str, Any]:
         """What was chosen, and by what, as JSON values."""
-        names = "metric", "search", "epoch", "metrics", "queries"
+        names = "metric", "search", "epoch", "last", "metrics", "queries"
         return {name: getattr(self, name) for name in names}

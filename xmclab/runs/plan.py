@@ -160,7 +160,7 @@ def plan(config: Config, console: Console | None = None, folder: Path | None = N
             tokeniser = Tokeniser(dataclasses.replace(settings.data, cache=OFF), console)
             trainer = Trainer(config, opened.training, tokeniser, prepares=False)
         prepare = time.perf_counter() - started
-        computed = sizes.memory_parts(trainer)
+        computed = sizes.memory_parts(trainer, opened.validation is not None)
         new = sizes.needed_parts(computed)
         lacking = [sizes.missing(new, "host", usage.free()), sizes.missing(new, "device", sizes.device_free(device))]
         found = None if any(lacking) else _Rehearsal(config, trainer, opened, peaks)

@@ -26,8 +26,8 @@ from xmclab.evaluation.report import print_table
 from xmclab.host.config import Config
 from xmclab.model.device import describe, deterministic, pick_device
 from xmclab.runs import presets, store
-from xmclab.runs.advice import advice, closing_advice
-from xmclab.runs.best import BestEpoch, check_choice
+from xmclab.runs.advice import advice, advice_on_validation, closing_advice, warnings
+from xmclab.runs.best import BestEpoch, check_choice, patience_of
 from xmclab.runs.checkpoints import FOLDER as CHECKPOINTS
 from xmclab.runs.checkpoints import Checkpoints, Found
 from xmclab.runs.display import Display
@@ -84,15 +84,15 @@ def run(
     config = with_reader(config)  # so that the saved config names the reader
     if resume and out and (out / store.RESULT).is_file():
         return _ended(out, config)
-    if not (settings.evaluate.test or settings.validate.on):
-        hint = "set validate.share or validate.file"
-        raise ConfigError(Problem("evaluate.test=false", "leaves nothing to measure without validation", hint))
     check_starts(config, out if resume else None)
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(claimed(out, "", resume)) if out else None
         console, signals = console or Console(file=sys.stderr), signals or Signals()
         with working(console, f"reading {settings.data.source}"):
             opened = open_with_validation(config)
+        if not (settings.evaluate.test or opened.validation):
+            hint = "set validate.share or validate.file"
+            raise ConfigError(Problem("evaluate.test=false", "leaves nothing to measure without validation", hint))
         presets.refuse_other_sizes(config, opened.whole)
         folder = folder or stack.enter_context(claimed(None, f"{config.recipe}-{opened.whole.name}"))
         config = stack.enter_context(store.data_kept(folder, config, tables)) if tables else config
@@ -166,7 +166,8 @@ class _Job:
         test, best = Queries(config, data, trainer, profile), None
         if validation:
             queries = Queries(config, validation, trainer, profile, "validation")
-            best = BestEpoch(trainer.model, queries.evaluate, settings.validate, len(validation.test))
+            patience = patience_of(settings, self.opened.by_default)
+            best = BestEpoch(trainer.model, queries.evaluate, settings.validate, len(validation.test), patience)
             test = test if settings.evaluate.test else queries
         if found:
             found.restore(trainer, best)
@@ -288,15 +289,15 @@ class _Job:
             note(console, text)
         if at.step:
             note(console, f"resuming after step {at.step} of {trainer.steps}")
-        if best and settings.evaluate.every and settings.evaluate.test:
-            note(console, "evaluate.every: no effect, as with validation the test queries are ranked once, at the end")
+        for text in advice_on_validation(settings, best.patience if best else None, self.opened.by_default):
+            note(console, f"note: {text}")
         for name, objective in trainer.objectives.items():
             if objective.needs_all:
                 blocks, dense = "in blocks", "in one dense matrix (no closed form, so not streamed)"
                 note(console, f"{name}: scores all labels {blocks if name in trainer.streaming else dense}")
         for text in advice(trainer):
             note(console, f"note: {text}")
-        for text in shortages(trainer, self.folder):
+        for text in (*warnings(trainer), *shortages(trainer, self.folder, best is not None)):
             note(console, f"warning: {text}")
 
 
@@ -359,7 +360,9 @@ def print_result(console: Console, result: RunResult) -> None:
     if best := result.document.get("validation"):
         value = best["metrics"][best["search"]][best["metric"]]
         chosen = f"best by {best['metric']} of {best['search']}: {value:.2f} on {best['queries']} validation queries"
-        console.print(f"kept epoch {best['epoch']} of {result.document['config']['epochs']}, {chosen}")
+        epochs, last = result.document["config"]["epochs"], best.get("last", 0)
+        stopped = f" (stopped after {last})" if 0 < last < epochs else ""
+        console.print(f"kept epoch {best['epoch']} of {epochs}{stopped}, {chosen}")
     for name, stage in result.document.get("stages", {}).items():
         value = ", ".join(f"{search} {metrics['P@1']:.2f}" for search, metrics in stage["metrics"].items())
         console.print(f"stage {name}: P@1 {value}; trained in {stage['seconds']['train']:.0f} s")

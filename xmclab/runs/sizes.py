@@ -171,8 +171,12 @@ def checkpoints(trainer: Trainer) -> int:
     return settings.keep + 1 if any(rhythm(settings.every)) else 0
 
 
-def memory_parts(trainer: Trainer) -> list[Part]:
-    """Everything that can be computed; what encoders and searches need on top is left to measurements."""
+def memory_parts(trainer: Trainer, validates: bool = False) -> list[Part]:
+    """Everything that can be computed; what encoders and searches need on top is left to measurements.
+
+    Args:
+        validates: the run keeps the weights of its best epoch.
+    """
     where: Place = "device" if trainer.device.type != "cpu" else "host"
     parts = [
         *model_parts(trainer.model, where),
@@ -184,7 +188,7 @@ def memory_parts(trainer: Trainer) -> list[Part]:
         *refresh_parts(trainer, where),
         *evaluation_parts(trainer, where),
     ]
-    if trainer.settings.validate.on:
+    if validates:
         parts.append(Part("weights of the best epoch", model_bytes(trainer.model), lower=LOWER_TABLES))
     if checkpoints(trainer):
         copied = model_bytes(trainer.model) + optimizer_bytes(trainer.model)
@@ -316,12 +320,12 @@ def disk_bytes(trainer: Trainer) -> int:
     return kept + checkpoints(trainer) * state_bytes(trainer)
 
 
-def shortages(trainer: Trainer, folder: Path) -> list[str]:
+def shortages(trainer: Trainer, folder: Path, validates: bool = False) -> list[str]:
     """Warnings about memory and disk that a run cannot do with, by arithmetic alone; usually none.
 
     Nothing is said where the system does not tell what is free.
     """
-    new = needed_parts(memory_parts(trainer))
+    new = needed_parts(memory_parts(trainer, validates))
     found = [missing(new, "host", usage.free()), missing(new, "device", device_free(trainer.device))]
     found.append(missing_disk(disk_bytes(trainer), disk_free(folder), folder))
     return list(filter(None, found))

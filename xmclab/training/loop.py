@@ -33,6 +33,10 @@ class Validation(Protocol):
     def measure(self, epoch: int) -> Mapping[str, Any]:
         """Measure the current model, and keep its weights if they are the best so far; fields of the record."""
 
+    @property
+    def enough(self) -> bool:
+        """Whether to stop, as the model does not become better."""
+
     def restore(self) -> int:
         """Give the model the weights of the best epoch, which is returned."""
 
@@ -64,8 +68,8 @@ def fit(
 ) -> float:
     """Train for all epochs; evaluate every `evaluate.every` of them, and at the end.
 
-    With validation, validate every `validate.every` epochs and after the last; then restore the best epoch and evaluate
-    it, once.
+    With validation, validate every `validate.every` epochs and after the last, and stop when it says so; then restore
+    the best epoch and evaluate it, once.
 
     Args:
         log: called with a record of every step, refresh and evaluation.
@@ -105,6 +109,8 @@ def fit(
                 else:
                     record |= {"split": "test", "metrics": evaluate()}
             log(record)
+            if validation and validation.enough:
+                break
 
     kept = validation.restore() if validation else settings.epochs
     trainer.model.settle()

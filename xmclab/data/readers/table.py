@@ -31,7 +31,7 @@ from xmclab.data.sparse import is_relevance
 from xmclab.data.texts import PackedTexts
 from xmclab.errors import DataError, Problem
 
-TRAIN, TEST, LABELS, PAIRS = "train", "test", "labels", "pairs"
+TRAIN, TEST, LABELS, PAIRS, VALID = "train", "test", "labels", "pairs", "valid"
 QUERY = ("query", "title", "text")  # accepted column names in order of preference, in any case
 CONTENT = ("content", "body")
 NAME = ("uid", "id", "name")
@@ -49,9 +49,11 @@ class Table(Reader):
     """Tables: a CSV, TSV, JSON lines or Parquet file of queries and labels, or a folder with a `train` table.
 
     Columns: `query` (or `title`, `text`), optionally `content` and `uid`, and `labels`: a list, or names between
-    separators. Tables beside `train`, all optional: `test`; `labels` with the `uid` and `title` of each label;
-    `pairs` with a `query` and a `label` per row in place of the column of labels.
+    separators. Tables beside `train`, all optional: `test` and `valid`; `labels` with the `uid` and `title` of each
+    label; `pairs` with a `query` and a `label` per row in place of the column of labels (and of `valid`).
     """
+
+    filters_same_text = True
 
     query: str = option("", "column of the query text; empty: the first of query, title, text")
     labels: str = option("", "column of the labels; empty: the first of labels, label, targets, tags")
@@ -79,12 +81,18 @@ class Table(Reader):
             raise DataError(Problem(str(source), "no table of test queries", "add one, such as test.csv"))
         return _Reading(self, _tables(folder), Problems()).further(file, data)
 
+    def validation_queries(self, folder: Path) -> Path | None:
+        return _tables(folder).get(VALID)
+
 
 def _tables(folder: Path) -> dict[str, Path]:
     """The tables of a data set by name."""
     if folder.is_file():
         return {TRAIN: folder}
-    return {name: file for name in (TRAIN, TEST, LABELS, PAIRS) if (file := _only(folder, name))}
+    tables = {name: file for name in (TRAIN, TEST, LABELS, PAIRS, VALID) if (file := _only(folder, name))}
+    if PAIRS in tables:
+        tables.pop(VALID, None)  # has no labels
+    return tables
 
 
 def _only(folder: Path, name: str) -> Path | None:
@@ -113,6 +121,8 @@ class _Reading:
             halves.append(self._half(TEST, TEST_FILTERS, labels))
         if PAIRS in self.tables:
             self._pairs(halves, labels)
+        if VALID in self.tables:
+            self._half(VALID, (), labels)  # for its problems, and labels that no other table has
         if LABELS not in self.tables:
             for name in self.ids:
                 labels.add(name, "")
@@ -127,7 +137,7 @@ class _Reading:
             labels,
             halves,
             self.problems,
-            [self.tables.get(name) for name in (TRAIN, TEST, LABELS, PAIRS)],
+            [self.tables.get(name) for name in (TRAIN, TEST, LABELS, PAIRS, VALID)],
             (options.query, options.labels, self.separator, str(options.test_share)),
             expects_filters=False,
         )
@@ -184,7 +194,7 @@ class _Reading:
             half.queries.add(title, content)
             half.queries.lines.append(number)
             names.append(name)
-            if TEST not in self.tables:
+            if table == TRAIN and TEST not in self.tables:
                 self.keys.append(key_of(title))
             if PAIRS not in self.tables:
                 half.targets.add(*targets)
