@@ -14,7 +14,7 @@ import pytest
 
 from xmclab.data import open_data
 from xmclab.data.holdout import drawn, key_of
-from xmclab.data.validation import Opened, open_with_validation
+from xmclab.data.validation import ENOUGH, Opened, open_with_validation
 from xmclab.errors import ConfigError, DataError
 from xmclab.evaluation.scoring import Evaluator
 from xmclab.host.registry import default_registry
@@ -82,6 +82,44 @@ def test_a_share_is_taken_from_the_training_queries_and_nothing_else_changes() -
     before = dict(zip(whole.train.names, whole.train.targets_NL.toarray(), strict=True))
     for name, row in zip(training.train.names, training.train.targets_NL.toarray(), strict=True):
         assert np.array_equal(row, before[name])
+
+
+def single_table(folder: Path, rows: int) -> Path:
+    path = folder / f"mine{rows}.csv"
+    path.write_text("query,labels\n" + "".join(f"query {row},{LABELS[row % 3]}\n" for row in range(rows)))
+    return path
+
+
+def test_a_single_table_is_validated_by_default_if_it_is_large_enough(tmp_path: Path) -> None:
+    table = single_table(tmp_path, ENOUGH * 10 // 9 + 2)
+    found = opened(f"data={table}")
+    assert found.validation
+    assert found.by_default
+    assert len(found.validation.test) == round(0.1 * len(found.whole.train))
+    assert len(found.training.train) + len(found.validation.test) == len(found.whole.train)
+    assert opened(f"data={table}", "validate.share=0").validation is None
+    asked = opened(f"data={table}", "validate.share=0.2")
+    assert asked.validation
+    assert not asked.by_default
+    assert opened(f"data={single_table(tmp_path, ENOUGH)}").validation is None
+
+
+def test_a_table_of_validation_queries_beside_the_others_is_used_by_default(tmp_path: Path) -> None:
+    data = write(tmp_path / "data", "table", train=TRAIN, test=TEST, valid=VALID)
+    found = opened(f"data={data}")
+    assert found.validation
+    assert found.by_default
+    assert list(found.validation.test.texts) == [text for text, _ in VALID]
+    assert list(found.training.train.texts) == [text for text, _ in TRAIN]
+    assert opened(f"data={data}", "validate.share=0").validation is None
+    (data / "valid.csv").write_text("query,labels\nsandals,hats\n")
+    assert "hats" in opened(f"data={data}").whole.label_texts, "a label that only validation queries have is one"
+
+
+def test_layouts_with_a_test_part_are_not_validated_by_default(tmp_path: Path) -> None:
+    many = [(f"query {row}", [row % 3]) for row in range(2 * ENOUGH)]
+    for layout in LAYOUTS:
+        assert opened(f"data={write(tmp_path / layout, layout, train=many, test=TEST)}").validation is None
 
 
 def test_equal_texts_stay_together(tmp_path: Path) -> None:

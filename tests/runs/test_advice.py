@@ -12,7 +12,8 @@ from rich.console import Console
 from xmclab.data import open_dataset
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
-from xmclab.runs.advice import advice, closing_advice
+from xmclab.host.schema import Settings
+from xmclab.runs.advice import advice, advice_on_validation, closing_advice, warnings
 from xmclab.runs.run import run
 from xmclab.training.trainer import Trainer
 
@@ -127,3 +128,52 @@ def test_a_run_ends_with_its_notes(tmp_path: Path) -> None:
     assert len(result.document["notes"]) > 2
     for text in result.document["notes"]:
         assert f"note: {text}\n" in said.getvalue()
+
+
+def settings(*overrides: str) -> Settings:
+    return resolve(["recipe=unidec", *overrides], default_registry()).settings
+
+
+@pytest.mark.parametrize(
+    ("overrides", "patience", "by_default", "expected"),
+    [
+        ([], None, True, []),
+        (["stop.patience=3"], None, True, ["stop.patience: no effect without validation"]),
+        ([], 5, True, ["validation is on, so the best epoch is kept, and training stops 5 epochs after it"]),
+        (["epochs=4"], 5, True, ["validation is on, so the best epoch is kept (validate.share=0"]),
+        (["validate.share=0.1"], 0, False, []),
+        (["validate.share=0.1", "evaluate.every=1"], 0, False, ["evaluate.every: no effect, as with validation"]),
+    ],
+)
+def test_how_the_epoch_is_chosen_is_said(
+    overrides: list[str], patience: int | None, by_default: bool, expected: list[str]
+) -> None:
+    found = advice_on_validation(settings(*overrides), patience, by_default)
+    assert len(found) == len(expected)
+    for text, start in zip(found, expected, strict=True):
+        assert text.startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (
+            ["sampler.batch_size=2048", "epochs=2"],
+            "sampler.batch_size=2048 is more than the 1262 training queries, so each epoch is one step, 2 in all; "
+            "sampler.batch_size=16 makes 158",
+        ),
+        (
+            ["sampler.batch_size=700", "epochs=3"],
+            "only 6 steps for 1262 training queries; sampler.batch_size=32 makes 120",
+        ),
+        (["sampler.batch_size=700", "epochs=9"], None),
+        (["sampler.batch_size=128", "epochs=1"], None),
+    ],
+)
+def test_batches_too_large_for_the_data_are_a_warning(overrides: list[str], expected: str | None) -> None:
+    config = resolve(
+        ["recipe=unidec", "data=tiny", "encoder.dim=32", "head.de.dim=32", "head.clf.dim=32", *overrides],
+        default_registry(),
+    )
+    trainer = Trainer(config, open_dataset("tiny", "title", default_registry()), prepares=False)
+    assert warnings(trainer) == ([expected] if expected else [])

@@ -11,11 +11,11 @@ import torch
 from xmclab.errors import ConfigError
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
-from xmclab.host.schema import ValidateSettings
-from xmclab.runs.best import BestEpoch, check_choice
+from xmclab.host.schema import Settings, StopSettings, ValidateSettings
+from xmclab.runs.best import PATIENCE, BestEpoch, check_choice, patience_of
 
 
-def following(made: Any, values: list[float], **settings: str) -> BestEpoch:
+def following(made: Any, values: list[float], patience: int = 0, **settings: Any) -> BestEpoch:
     """With these numbers, one after the other, as P@1 of `clf`; those of `de` and PSP@1 fall."""
     numbers = iter(values)
 
@@ -23,7 +23,7 @@ def following(made: Any, values: list[float], **settings: str) -> BestEpoch:
         value = next(numbers)
         return {"de": {"P@1": -value, "PSP@1": 0.0}, "clf": {"P@1": value, "PSP@1": -value}}
 
-    return BestEpoch(made.model, evaluate, ValidateSettings(**settings), queries=9)
+    return BestEpoch(made.model, evaluate, ValidateSettings(**settings), 9, patience)
 
 
 @pytest.mark.parametrize("overrides", [[], ["head.clf.table=sgd", "encoder.table=adagrad"]])
@@ -95,3 +95,42 @@ def test_unknown_metrics_and_searches_are_refused(small_config: Callable[..., An
         check_choice(small_config("validate.metric=R@100", "evaluate.depth=50"), 922)
     check_choice(small_config("validate.metric=R@100", "evaluate.depth=50"), 50)
     check_choice(small_config("validate.metric=PSR@10", "validate.search=de+clf"), 922)
+
+
+@pytest.mark.parametrize(
+    ("patience", "every", "enough"),
+    [
+        (0, 1, [False] * 6),
+        (2, 1, [False, False, False, False, True, True]),
+        (3, 1, [False] * 5 + [True]),
+        (2, 5, [False, False, False, False, True, True]),  # counts validations, whatever lies between them
+    ],
+)
+def test_training_may_stop_once_validations_are_no_better(
+    small_trainer: Callable[..., Any], patience: int, every: int, enough: list[bool]
+) -> None:
+    best = following(small_trainer(), [1.0, 0.5, 2.0, 2.0, 1.0, 0.0], patience, every=every)
+    found = []
+    for number in range(6):
+        best.measure((number + 1) * every)
+        found.append(best.enough)
+    assert found == enough
+
+
+def test_a_resumed_process_stops_where_the_first_would_have(small_trainer: Callable[..., Any]) -> None:
+    made = small_trainer()
+    first, second = following(made, [2.0, 1.0], patience=2), following(made, [1.0], patience=2)
+    for epoch in (1, 2):
+        first.measure(epoch)
+    second.load(*first.state())
+    assert not second.enough
+    second.measure(3)
+    assert second.enough
+
+
+def test_patience_is_on_where_nobody_asked_for_validation() -> None:
+    assert patience_of(Settings(), by_default=True) == PATIENCE
+    assert patience_of(Settings(), by_default=False) == 0
+    for by_default in (True, False):
+        assert patience_of(Settings(stop=StopSettings(patience=0)), by_default) == 0
+        assert patience_of(Settings(stop=StopSettings(patience=7)), by_default) == 7

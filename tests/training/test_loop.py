@@ -97,12 +97,17 @@ def test_without_a_rhythm_it_is_measured_at_the_end_alone() -> None:
 class Choice:
     """Validation whose second measurement is the best."""
 
-    def __init__(self, seen: list[tuple[Any, ...]]) -> None:
-        self.seen = seen
+    def __init__(self, seen: list[tuple[Any, ...]], enough: int = 9) -> None:
+        self.seen, self.enough_after = seen, enough
 
     def measure(self, epoch: int) -> dict[str, Any]:
         self.seen.append(("validated", epoch))
+        self.epoch = epoch
         return {"metrics": {"de": {"P@1": 2.0}}, "best": epoch == 4}
+
+    @property
+    def enough(self) -> bool:
+        return self.epoch >= self.enough_after
 
     def restore(self) -> int:
         self.seen.append(("restored",))
@@ -133,6 +138,14 @@ def test_with_validation_the_test_queries_wait_for_the_best_epoch() -> None:
         ("measured",),
         ("test", 4, 1.0, None),
     ]
+
+
+def test_training_stops_when_validation_has_seen_enough() -> None:
+    seen: list[tuple[Any, ...]] = []
+    steps: list[Any] = []
+    fit(trainer("epochs=9", "miner=none"), steps.append, lambda: {"de": {"P@1": 1.0}}, Choice(seen, enough=2))
+    assert seen == [("validated", 1), ("validated", 2), ("restored",)]
+    assert {record["epoch"] for record in steps if record["event"] == "step"} == {0, 1}
 
 
 def test_every_step_says_its_number_and_whether_it_ends_the_epoch() -> None:
