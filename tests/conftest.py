@@ -8,14 +8,16 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import contextlib
 import itertools
 import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +27,7 @@ from torch import Tensor, nn
 
 from xmclab import cli
 from xmclab.api import Encoder, Ragged, Side, Tokens
+from xmclab.cli.common import registry_with, without_plugins
 from xmclab.data import open_dataset
 from xmclab.host.config import Config
 from xmclab.host.registry import default_registry
@@ -37,6 +40,25 @@ BAG = ("encoder=bag", "encoder.dim=16")
 SMALL_BAG = ["data=tiny", *BAG, "head.de.dim=16", "head.clf.dim=16", "sampler.batch_size=256", "epochs=2"]
 SMALL_BAG += ["baseline=none"]
 MODULES = itertools.count()  # numbers the modules of pretended plugins
+
+
+@pytest.fixture(scope="session")
+def cells_in_this_process() -> Callable[[int], Any]:
+    """In place of `runner.processes` of a bench: its cells train in this process, and Python need not start again."""
+
+    @contextlib.contextmanager
+    def processes(threads: int) -> Iterator[Callable[..., int]]:
+        def launch(command: Sequence[str], log: Path, stop: object = None) -> int:
+            words = [word for word in command if "=" in word]
+            overrides, files = without_plugins(words)
+            registry = registry_with(files) if files else default_registry()
+            log.touch()
+            run(resolve(overrides, registry), Path(command[-1]), Console(quiet=True), resume="--resume" in command)
+            return 0
+
+        yield launch
+
+    return processes
 
 
 @pytest.fixture(autouse=True, scope="session")

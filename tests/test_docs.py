@@ -9,7 +9,8 @@ How a page is written, so that it can be run from top to bottom in an empty fold
 - A block below a line that is just a file name in backticks and a colon (`my_loss.py`:) is a file that one makes.
 - Any other ```python block is executed, one after the other in one namespace. ```text blocks are only read.
 - `examples/` is at hand. `xmclab run` starts from `QUICK`, so what the page itself says wins. The cells of specs that
-  ship are listed, not trained; those of the page's own files are trained. `encoder.model=minilm` is a tiny random BERT.
+  ship are listed, not trained; those of the page's own files are trained, in this process. `encoder.model=minilm` is a
+  tiny random BERT.
   `make` and `pip install` are not run: their targets and extras must exist. A folder that the page made itself and
   gives to `pip install` counts as installed from then on.
 """
@@ -234,8 +235,13 @@ def pretend_installed(folder: Path) -> None:
 
 @each_page
 def test_a_reader_can_do_what_the_page_says(
-    page: Path, tmp_path: Path, tiny_bert: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    tmp_path: Path,
+    tiny_bert: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cells_in_this_process: Callable[..., Any],
 ) -> None:
+    monkeypatch.setattr("xmclab_bench.runner.processes", cells_in_this_process)
     monkeypatch.setattr("xmclab.model.encoders.hf.locate", lambda model: str(tiny_bert) if model == "minilm" else model)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

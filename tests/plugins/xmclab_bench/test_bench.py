@@ -19,8 +19,6 @@ import pytest
 from rich.console import Console
 
 from xmclab.host.registry import default_registry
-from xmclab.host.resolver import resolve
-from xmclab.runs.run import run as train
 from xmclab_bench import bench as bench_module
 from xmclab_bench import runner
 from xmclab_bench.bench import run_bench
@@ -65,29 +63,20 @@ def spec_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _in_this_process(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Cells train in this process, which spares them the start of Python; `processes` tests are real."""
+def _in_this_process(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, cells_in_this_process: Callable[..., Any]
+) -> None:
+    """Cells train in this process; `processes` tests are real."""
     if "processes" not in request.keywords:
-        monkeypatch.setattr(runner, "processes", trainer_in_this_process)
-
-
-@contextlib.contextmanager
-def trainer_in_this_process(threads: int) -> Iterator[runner.Launch]:
-    def launch(command: Sequence[str], log: Path, stop: runner.Watch | None = None) -> int:
-        overrides, folder = [word for word in command if "=" in word], command[-1]
-        log.touch()
-        train(resolve(overrides, default_registry()), Path(folder), Console(quiet=True), resume="--resume" in command)
-        return 0
-
-    yield launch
+        monkeypatch.setattr(runner, "processes", cells_in_this_process)
 
 
 @pytest.fixture(scope="module")
-def cells(spec_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cells(spec_file: Path, tmp_path_factory: pytest.TempPathFactory, cells_in_this_process: Callable[..., Any]) -> Path:
     """The finished cells of the spec."""
     folder = tmp_path_factory.mktemp("cells")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "processes", trainer_in_this_process)
+        patch.setattr(runner, "processes", cells_in_this_process)
         result = bench(spec_file, folder)
     assert not result["left_out"]
     return folder
@@ -320,12 +309,14 @@ def test_equal_time_gives_the_slower_row_fewer_epochs(spec_file: Path, tmp_path:
     assert document["budget"] == "time"
 
 
-def test_rows_that_cannot_be_timed_are_listed_whole(spec_file: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_rows_that_cannot_be_timed_are_listed_whole(
+    spec_file: Path, tmp_path: Path, monkeypatch: Any, cells_in_this_process: Callable[..., Any]
+) -> None:
     def launch_all_but_pol(command: Sequence[str], log: Path, stop: runner.Watch | None = None) -> int:
         if "reduction=pol" in command:
             log.write_text("error: out of order\n")
             return 5
-        with trainer_in_this_process(1) as launch:
+        with cells_in_this_process(1) as launch:
             return launch(command, log)
 
     monkeypatch.setattr(runner, "processes", lambda threads: contextlib.nullcontext(launch_all_but_pol))
