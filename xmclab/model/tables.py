@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -55,11 +55,32 @@ class RowTable(nn.Module):
         if dtype == "bfloat16" and hasattr(self.weight, "grad_dtype"):  # older versions of torch round the gradient
             self.weight.grad_dtype = torch.float32
         self.scale = 1.0
+        self._gradients: list[tuple[Tensor, Tensor]] = []  # of the lookups since the latest update
+        self._distinct = True  # each id is once in them
 
-    def forward(self, ids_P: Tensor) -> Tensor:
-        """rows_PD of these ids, in at least float32; the gradient is sparse, and that of the value of the row."""
-        rows_PD: Tensor = _Lookup.apply(self.weight, ids_P, self.scale)  # type: ignore[no-untyped-call]
+    def forward(self, ids_P: Tensor, distinct: bool = False) -> Tensor:
+        """rows_PD of these ids, in at least float32. Their gradient goes to `gradient`, not to `weight.grad`.
+
+        Args:
+            distinct: a promise that no id is there twice, which saves a look on other devices than the CPU.
+        """
+        rows_PD: Tensor = _Lookup.apply(self.weight, self, ids_P, distinct)  # type: ignore[no-untyped-call]
         return rows_PD
+
+    def add_gradient(self, ids_P: Tensor, g_PD: Tensor, distinct: bool) -> None:
+        """For the backward pass of a lookup: take the gradient of the values of some rows."""
+        self._distinct = distinct and not self._gradients
+        self._gradients.append((ids_P, g_PD))
+
+    def gradient(self) -> tuple[Tensor, Tensor] | None:
+        """(ids_P, g_PD) of the rows that were looked up since the latest update, each once; None if none was."""
+        if not self._distinct:
+            self._gradients, self._distinct = [merged(self._gradients)], True
+        return self._gradients[0] if self._gradients else None
+
+    def forget_gradient(self) -> None:
+        """Clear what `gradient` returns."""
+        self._gradients, self._distinct = [], True
 
     def decay(self, factor: float) -> None:
         """Multiply every row by `factor` (in (0, 1])."""
@@ -76,18 +97,18 @@ class RowTable(nn.Module):
 
 
 class _Lookup(torch.autograd.Function):
-    """scale * weight[ids], with the gradient of the product as that of the weight."""
+    """scale * weight[ids]; as the gradient of the weight would be sparse, the table takes that of the product."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, table: RowTable, ids_P: Tensor, distinct: bool) -> Tensor:
+        ctx.table, ctx.distinct = table, distinct
         ctx.save_for_backward(ids_P)
-        ctx.shape = weight.shape
-        return gather(weight, ids_P, scale)
+        return gather(weight, ids_P, table.scale)
 
     @staticmethod
-    def backward(ctx: Any, g_PD: Tensor) -> tuple[Tensor, None, None]:
-        (ids_P,) = ctx.saved_tensors
-        return sparse_gradient(ids_P, g_PD, ctx.shape), None, None
+    def backward(ctx: Any, g_PD: Tensor) -> tuple[None, None, None, None]:
+        ctx.table.add_gradient(*ctx.saved_tensors, g_PD, ctx.distinct)
+        return None, None, None, None
 
 
 def gather(weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
@@ -96,29 +117,17 @@ def gather(weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
     return rows_PD if scale == 1.0 else rows_PD.mul_(scale)
 
 
-def sparse_gradient(ids_P: Tensor, g_PD: Tensor, shape: torch.Size) -> Tensor:
-    """The gradient of a table from that of some of its rows."""
-    # Adding another one in place grows the ids, which memory of numpy cannot.
-    return torch.sparse_coo_tensor(ids_P.clone().unsqueeze(0), g_PD, shape, check_invariants=False)
-
-
-def merged(gradient: Tensor) -> Tensor:
-    """The sparse gradient of a table with several lookups of a row added up."""
-    # Sorting is meaningless on the meta device, which only follows shapes and devices.
-    if gradient.is_meta or gradient.is_coalesced():
-        return gradient
-    # One lookup of ascending ids, as of a pool, needs no sorting. Other devices would have to be waited for.
-    if gradient.device.type == "cpu":
-        ids_P = gradient._indices().numpy()[0]
-        if (ids_P[1:] > ids_P[:-1]).all():
-            return gradient._coalesced_(True)
-    return gradient.coalesce()
-
-
-def rows_of(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """(ids_P, g_PD) of the sparse gradient of a table, each id once."""
-    gradient = merged(gradient)
-    return gradient._indices()[0], gradient._values()
+def merged(gradients: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """(ids, g) of several lookups, or of one that may have an id twice, with the gradients of each id added up."""
+    ids_T, g_TD = gradients[0] if len(gradients) == 1 else map(torch.cat, zip(*gradients, strict=True))
+    if ids_T.is_meta:  # only follows shapes and devices
+        return ids_T, g_TD
+    if ids_T.device.type == "cpu":
+        ids = ids_T.numpy()
+        if (ids[1:] > ids[:-1]).all():
+            return ids_T, g_TD
+    ids_P, place_T = ids_T.unique(return_inverse=True)  # other devices are waited for
+    return ids_P, g_TD.new_zeros(len(ids_P), g_TD.shape[1]).index_add_(0, place_T, g_TD)
 
 
 class RowOptimizer(torch.optim.Optimizer):
@@ -146,15 +155,14 @@ class RowOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One update from the sparse gradients; a table without a gradient only decays."""
+        """One update of the rows that have a gradient; a table without one only decays."""
         for group in self.param_groups:
             for weight in group["params"]:
                 table, state = self._tables[weight], self.state[weight]
                 if weight not in self._updated_ahead:
                     table.decay(self._decay_factor(group))
-                    if weight.grad is not None:
-                        ids_P, g_PD = rows_of(weight.grad)
-                        self._update(group, table, state, ids_P, g_PD, 1.0)
+                    if (gradient := table.gradient()) is not None:
+                        self._update(group, table, state, *gradient, 1.0)
                 state["step"] = state.get("step", 0) + 1
         self._updated_ahead.clear()
 
@@ -168,6 +176,11 @@ class RowOptimizer(torch.optim.Optimizer):
         group = next(group for group in self.param_groups if group["params"][0] is table.weight)
         self._updated_ahead.add(table.weight)
         self._update(group, table, self.state[table.weight], block, g_BD, self._decay_factor(group))
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        for table in self._tables.values():
+            table.forget_gradient()
 
     @staticmethod
     def _decay_factor(group: dict[str, Any]) -> float:

@@ -13,7 +13,7 @@ from torch import Tensor
 from xmclab.api import Encoder, Head
 from xmclab.host.schema import OptimSettings
 from xmclab.model.model import Model
-from xmclab.model.tables import RowOptimizer, merged, rows_of
+from xmclab.model.tables import RowOptimizer
 from xmclab.training.batches import Part
 from xmclab.training.streaming import StreamedRows
 
@@ -43,7 +43,7 @@ class Optimizers:
         self._factor: Tensor | None = None  # clipping factor of this step
         self._named = {id(parameter): name for name, parameter in model.named_parameters()}
         self._no_decay = settings.no_decay
-        tables = [table for table in model.tables() if table.weight.requires_grad]
+        self._tables = tables = [table for table in model.tables() if table.weight.requires_grad]
         rows = {id(table.weight) for table in model.tables()}
 
         def groups(module: torch.nn.Module, lr: float) -> list[dict[str, Any]]:
@@ -92,8 +92,8 @@ class Optimizers:
         )
         if self.max_norm:
             self._factor = (self.max_norm / (norm + 1e-6)).clamp(max=1.0)
-            for gradient in gradients:
-                gradient.mul_(self._factor)
+            if gradients:
+                torch._foreach_mul_(gradients, self._factor)
         return norm
 
     def step(self, part: Part = contextlib.nullcontext) -> None:
@@ -139,16 +139,7 @@ class Optimizers:
             optimizer.zero_grad(set_to_none=True)
 
     def _gradients(self) -> list[Tensor]:
-        """Dense gradients, and the values of sparse ones (coalesced first)."""
-        gradients = []
-        for optimizer in self._all:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is None:
-                        continue
-                    if parameter.grad.is_sparse:
-                        parameter.grad = merged(parameter.grad)
-                        gradients.append(rows_of(parameter.grad)[1])
-                    else:
-                        gradients.append(parameter.grad)
-        return gradients
+        """Those of dense parameters, and of the rows of tables that were looked up."""
+        of_rows = (gradient[1] for table in self._tables if (gradient := table.gradient()) is not None)
+        parameters = (p for optimizer in self._all for group in optimizer.param_groups for p in group["params"])
+        return [*(p.grad for p in parameters if p.grad is not None), *of_rows]
