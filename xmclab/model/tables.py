@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
@@ -20,6 +19,7 @@ SMALLEST_SCALE = 2.0**-10  # rows are rescaled below it, far from where numbers 
 ROWS_AT_ONCE = 1 << 16  # rows that a dense update moves together
 
 Rows = Tensor | slice  # distinct ids, or a block of neighbours
+Rate = float | Tensor  # a tensor of one number where the host does not know whether anything moves
 
 
 class RowTable(nn.Module):
@@ -55,6 +55,7 @@ class RowTable(nn.Module):
         if dtype == "bfloat16" and hasattr(self.weight, "grad_dtype"):  # older versions of torch round the gradient
             self.weight.grad_dtype = torch.float32
         self.scale = 1.0
+        self.folded = 0.0  # log2 of all that `settle` has multiplied the weight by
         self._gradients: list[tuple[Tensor, Tensor]] = []  # of the lookups since the latest update
         self._distinct = True  # each id is once in them
 
@@ -93,6 +94,7 @@ class RowTable(nn.Module):
         """Make `weight` hold the values of the rows."""
         if self.scale != 1.0:
             self.weight.mul_(self.scale)
+            self.folded += math.log2(self.scale)
             self.scale = 1.0
 
 
@@ -130,6 +132,11 @@ def merged(gradients: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return ids_P, g_TD.new_zeros(len(ids_P), g_TD.shape[1]).index_add_(0, place_T, g_TD)
 
 
+def gradients_of(tables: Iterable[RowTable]) -> list[Tensor]:
+    """The gradients of the rows that were looked up."""
+    return [gradient[1] for table in tables if (gradient := table.gradient()) is not None]
+
+
 class RowOptimizer(torch.optim.Optimizer):
     """Updates the rows of `RowTable`s that have a gradient, and leaves the others alone.
 
@@ -150,6 +157,7 @@ class RowOptimizer(torch.optim.Optimizer):
     ) -> None:
         self._tables = {table.weight: table for table in tables}
         self._updated_ahead: set[Tensor] = set()
+        self.moves: Tensor | None = None  # 1, or 0 where no number may move; None: all do
         groups = [{"params": [table.weight], "lr": table.lr} for table in self._tables.values()]
         super().__init__(groups, {"decay": decay, "betas": betas, "eps": eps})
 
@@ -186,14 +194,20 @@ class RowOptimizer(torch.optim.Optimizer):
     def _decay_factor(group: dict[str, Any]) -> float:
         return max(1.0 - float(group["lr"]) * float(group["decay"]), TINY)
 
-    @staticmethod
     def _update(
-        group: dict[str, Any], table: RowTable, state: dict[str, Any], rows: Rows, g_PD: Tensor, decay: float
+        self, group: dict[str, Any], table: RowTable, state: dict[str, Any], rows: Rows, g_PD: Tensor, decay: Rate
     ) -> None:
         weight, g_PD = table.weight, widened(g_PD)
-        lr = group["lr"] / table.scale
+        lr: Any = group["lr"] / table.scale
+        momentum: Any = table.momentum
+        beta1, beta2 = group["betas"]
+        weight1, weight2 = 1 - beta1, 1 - beta2
+        if self.moves is not None:  # rates of 0 leave every number as it is, once the gradient is finite
+            g_PD = torch.where(self.moves > 0, g_PD, 0)
+            lr, weight1, weight2 = lr * self.moves, weight1 * self.moves, weight2 * self.moves
+            decay, momentum, beta2 = (1 - (1 - kept) * self.moves for kept in (decay, momentum, beta2))
         if table.optimizer == "sgd":
-            add(weight, rows, g_PD, decay, g_PD.new_full((len(g_PD),), -lr))
+            add(weight, rows, g_PD, decay, filled(g_PD, -lr))
         elif table.optimizer == "adagrad":
             if "sum" not in state:
                 state["sum"] = g_PD.new_zeros(len(weight))
@@ -202,15 +216,15 @@ class RowOptimizer(torch.optim.Optimizer):
         elif table.optimizer == "momentum":
             if "velocity" not in state:
                 state["velocity"] = in_large_pages(g_PD.new_empty(len(weight), g_PD.shape[1])).zero_()
-            velocity_PD = read(state["velocity"], rows).mul_(table.momentum).add_(g_PD)
+            velocity_PD = read(state["velocity"], rows).mul_(momentum).add_(g_PD)
             write(state["velocity"], rows, velocity_PD)
-            add(weight, rows, velocity_PD, decay, g_PD.new_full((len(g_PD),), -lr))
+            add(weight, rows, velocity_PD, decay, filled(g_PD, -lr))
         else:
             if "moments" not in state:  # side by side, so that a row of both is one place in memory
                 state["moments"] = in_large_pages(g_PD.new_empty(len(weight), 2, g_PD.shape[1])).zero_()
-            (beta1, beta2), step = group["betas"], state.get("step", 0) + 1
-            correction1, correction2 = 1 - beta1**step, math.sqrt(1 - beta2**step)
-            rates = 1 - beta1, beta2, 1 - beta2, correction2 * group["eps"]
+            step = state.get("step", 0) + 1
+            correction1, correction2 = 1 - beta1**step, math.sqrt(1 - group["betas"][1] ** step)
+            rates = weight1, beta2, weight2, correction2 * group["eps"]
             parts: Iterable[tuple[Rows, Tensor]] = [(rows, g_PD)]
             if table.optimizer == "dense_adamw" and isinstance(rows, Tensor):
                 parts = _blocks(rows, g_PD, len(weight))
@@ -219,13 +233,12 @@ class RowOptimizer(torch.optim.Optimizer):
 
 
 def _blocks(ids_P: Tensor, g_PD: Tensor, rows: int) -> Iterator[tuple[slice, Tensor]]:
-    """The gradient of a whole table, block after block, from that of some of its rows (ascending)."""
-    starts = range(0, rows, ROWS_AT_ONCE)
-    first_B = torch.searchsorted(ids_P, torch.tensor([*starts, rows], device=ids_P.device)).tolist()
-    for start, (first, last) in zip(starts, itertools.pairwise(first_B), strict=True):
+    """The gradient of a whole table, block after block, from that of some of its rows."""
+    for start in range(0, rows, ROWS_AT_ONCE):
         block = slice(start, min(start + ROWS_AT_ONCE, rows))
-        g_BD = g_PD.new_zeros(block.stop - block.start, g_PD.shape[1])
-        yield block, g_BD.index_copy_(0, ids_P[first:last] - start, g_PD[first:last])
+        size = block.stop - block.start
+        place_P = torch.where((ids_P >= start) & (ids_P < block.stop), ids_P - start, size)
+        yield block, g_PD.new_zeros(size + 1, g_PD.shape[1]).index_copy_(0, place_P, g_PD)[:size]  # others fall off
 
 
 @accelerated_by("tables", when=lambda total, rows, g_PD: large_table(g_PD))
@@ -242,7 +255,7 @@ def add_mean_squares(total: Tensor, rows: Rows, g_PD: Tensor) -> Tensor:
 
 
 @accelerated_by("tables", when=large_table)
-def add(weight: Tensor, rows: Rows, direction_PD: Tensor, decay: float, factor_P: Tensor) -> None:
+def add(weight: Tensor, rows: Rows, direction_PD: Tensor, decay: Rate, factor_P: Tensor) -> None:
     """weight[rows] = decay * weight[rows] + factor * direction"""
     rows_PD = read(weight, rows)
     values_PD = widened(rows_PD).mul_(decay).add_(direction_PD * factor_P.unsqueeze(1))
@@ -255,20 +268,28 @@ def add_by_moments(
     moments: Tensor,
     rows: Rows,
     g_PD: Tensor,
-    rates: tuple[float, float, float, float],
-    decay: float,
-    factor: float,
+    rates: tuple[Rate, Rate, Rate, float],
+    decay: Rate,
+    factor: Rate,
 ) -> None:
     """Advance the moments of these rows by the rates 1 - beta1, beta2, 1 - beta2; `add` mean / (root + eps)."""
     weight1, beta2, weight2, eps = rates
     moments_P2D = read(moments, rows)
     mean_PD, square_PD = moments_P2D.unbind(1)
-    mean_PD.lerp_(g_PD, weight1)
-    square_PD.mul_(beta2).addcmul_(g_PD, g_PD, value=weight2)
+    mean_PD.lerp_(g_PD, weight1.to(g_PD) if isinstance(weight1, Tensor) else weight1)
+    if isinstance(weight2, Tensor):
+        square_PD.mul_(beta2).addcmul_(g_PD * weight2, g_PD)
+    else:
+        square_PD.mul_(beta2).addcmul_(g_PD, g_PD, value=weight2)
     write(moments, rows, moments_P2D)
     spread_PD = square_PD.sqrt().add_(eps)
     direction_PD = torch.div(mean_PD, spread_PD, out=spread_PD)
-    add(weight, rows, direction_PD, decay, g_PD.new_full((len(g_PD),), factor))
+    add(weight, rows, direction_PD, decay, filled(g_PD, factor))
+
+
+def filled(g_PD: Tensor, factor: Rate) -> Tensor:
+    """[P] the same factor for all rows."""
+    return factor.to(g_PD).expand(len(g_PD)) if isinstance(factor, Tensor) else g_PD.new_full((len(g_PD),), factor)
 
 
 def read(table: Tensor, rows: Rows) -> Tensor:
