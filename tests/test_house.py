@@ -274,5 +274,5 @@ def test_a_step_can_be_followed(small_trainer: Callable[..., Any]) -> None:
         trainer.step(1, prepared[1])
     finally:
         sys.setprofile(None)
-    assert 10 < len(set(files)) <= 13, sorted(set(files))  # with that of dropout
-    assert sum(a != b for a, b in pairwise(files)) <= 85
+    assert 10 < len(set(files)) <= 14, sorted(set(files))  # with those of dropout and gradient caching
+    assert sum(a != b for a, b in pairwise(files)) <= 90

@@ -22,7 +22,7 @@ from xmclab.host.registry import default_registry
 from xmclab.model.encoders import packed
 from xmclab.model.encoders.hf import MINILM, MINILM_PACKAGE, HuggingFace
 from xmclab.training.batches import Chunk
-from xmclab.training.trainer import ChunkedEncoding
+from xmclab.training.encoding import ChunkedEncoding
 
 VOCABULARY, CHUNK, POOL = 8192, 256, 1024
 FETCHES = 20  # in a row: a single one is too short to time

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from xmclab.errors import DataError, XmclabError
 from xmclab.host import exception_line, make_part
+from xmclab.model.tables import RowTable
 
 EXAMPLES = 20
 NUDGE = 0.01  # change of parameters before their gradients are checked
@@ -309,8 +310,10 @@ def check_gradients(module: nn.Module, value: Callable[[], Tensor]) -> None:
         for p in wanted.values():
             p.add_(torch.randn_like(p), alpha=NUDGE)
     value().backward()
-    if unreached := [name for name, p in wanted.items() if p.grad is None]:
+    found = {name: p.grad for name, p in wanted.items() if p.grad is not None}
+    tables = {f"{name}.weight": each for name, each in module.named_modules() if isinstance(each, RowTable)}
+    found |= {name: of_rows[1] for name, table in tables.items() if (of_rows := table.gradient()) is not None}
+    if unreached := [name for name in wanted if name not in found]:
         raise Broken(f"{len(unreached)} parameters have no gradient: {', '.join(unreached[:5])}")
-    weights = {name: p.grad for name, p in wanted.items() if p.grad is not None and not name.endswith("bias")}
-    if still := [name for name, grad in weights.items() if not grad.to_dense().any()]:
+    if still := [name for name, grad in found.items() if not name.endswith("bias") and not grad.any()]:
         raise Broken(f"{len(still)} parameters have a gradient of zeros: {', '.join(still[:5])}")

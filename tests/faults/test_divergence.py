@@ -84,14 +84,14 @@ def test_a_faulty_loss_stops_the_run_before_the_update_and_is_named(
     call: Call, plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, finding: str
 ) -> None:
     states: dict[int, dict[str, torch.Tensor]] = {}
-    step = Trainer.step
+    step = Trainer.launch
 
     def watched(self: Trainer, number: int, prepared: Any) -> Any:
         self.model.settle()
         states[number] = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         return step(self, number, prepared)
 
-    monkeypatch.setattr(Trainer, "step", watched)
+    monkeypatch.setattr(Trainer, "launch", watched)
     out = tmp_path / "run"
     code, stdout, err = call(
         "run", *SMALL, f"plugin={plugin}", "loss.de=ds", f"loss.clf=ds+faulty(wrong='{wrong}')", "--out", out
@@ -123,7 +123,7 @@ def test_the_step_can_be_repeated(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Config]
 ) -> None:
     """Weights that were broken before it are the culprit, and the replay finds the same; nothing is written."""
-    prepare, step = Trainer.prepare, Trainer.step
+    prepare, step = Trainer.prepare, Trainer.launch
     out = tmp_path / "run"
 
     def breaking(self: Trainer, number: int, prepared: Any) -> Any:
@@ -132,7 +132,7 @@ def test_the_step_can_be_repeated(
         return step(self, number, prepared)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", breaking)
+        patch.setattr(Trainer, "launch", breaking)
         with pytest.raises(
             DivergedError, match=r"head\.de=dual_encoder \(xmclab .*: the weights heads\.de\.g1\.0\.bias"
         ):
@@ -156,7 +156,7 @@ def test_a_sound_step_can_be_repeated_too(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Config]
 ) -> None:
     """With the numbers that it had."""
-    step = Trainer.step
+    step = Trainer.launch
 
     def fails(self: Trainer, number: int, prepared: Any) -> Any:
         if number == 5:
@@ -164,7 +164,7 @@ def test_a_sound_step_can_be_repeated_too(
         return step(self, number, prepared)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", fails)
+        patch.setattr(Trainer, "launch", fails)
         with pytest.raises(ZeroDivisionError):
             run(small_config("checkpoint.every=3"), tmp_path / "run", QUIET)
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -198,7 +198,7 @@ def test_the_first_step_of_an_epoch_or_after_a_refresh_can_be_repeated(
     epoch: int,
 ) -> None:
     """Its checkpoint comes before the refresh, which may be due in between."""
-    step = Trainer.step
+    step = Trainer.launch
 
     def fails(self: Trainer, number: int, prepared: Any) -> Any:
         if number == first:
@@ -210,7 +210,7 @@ def test_the_first_step_of_an_epoch_or_after_a_refresh_can_be_repeated(
     records = [json.loads(line) for line in (tmp_path / "undisturbed" / "metrics.jsonl").read_text().splitlines()]
     [expected] = [record for record in records if record["event"] == "step" and record["step"] == first]
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", fails)
+        patch.setattr(Trainer, "launch", fails)
         with pytest.raises(DivergedError):
             run(config, tmp_path / "run", QUIET)
     found = checkpoints.newest(tmp_path / "run")
@@ -248,7 +248,7 @@ def test_a_streamed_table_is_not_touched_by_a_step_that_is_not_finite(
 ) -> None:
     """Though its updates may come before the gradient of the encoder is known."""
     made: list[Trainer] = []
-    step = Trainer.step
+    step = Trainer.launch
     states: list[torch.Tensor] = []
 
     def breaking(self: Trainer, number: int, prepared: Any) -> Any:
@@ -259,7 +259,7 @@ def test_a_streamed_table_is_not_touched_by_a_step_that_is_not_finite(
             self.model.head("de").get_parameter("g1.0.weight").data[0] = torch.nan
         return step(self, number, prepared)
 
-    monkeypatch.setattr(Trainer, "step", breaking)
+    monkeypatch.setattr(Trainer, "launch", breaking)
     config = small_config("reduction.clf=pal_n", "loss.clf=ds", f"optim.clip={clip}")
     with pytest.raises(DivergedError):
         run(config, tmp_path / "run", QUIET)

@@ -53,10 +53,10 @@ def stopped(signalled: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., St
 @pytest.mark.parametrize(
     ("number", "owner", "name", "call", "saved"),
     [
-        (signal.SIGTERM, Trainer, "step", 3, 3),
-        (signal.SIGINT, Trainer, "step", 3, 3),
-        (signal.SIGHUP, Trainer, "step", 3, 3),
-        (signal.SIGTERM, Trainer, "step", 5, 5),
+        (signal.SIGTERM, Trainer, "launch", 3, 3),
+        (signal.SIGINT, Trainer, "launch", 3, 3),
+        (signal.SIGHUP, Trainer, "launch", 3, 3),
+        (signal.SIGTERM, Trainer, "launch", 5, 5),
         (signal.SIGTERM, Trainer, "see", 2, 10),
         (signal.SIGTERM, Queries, "_rank", 1, 10),
         (signal.SIGTERM, Queries, "_rank", 2, 20),
@@ -103,7 +103,7 @@ def test_with_validation_the_best_epoch_so_far_is_saved_too(mortal: Make, undist
 
 def test_without_checkpoints_a_signal_ends_the_run_and_says_that_nothing_is_saved(mortal: Make, stopped: Any) -> None:
     victim = mortal(["checkpoint.every=0"])
-    stop = stopped(victim, Trainer, "step", 3, signal.SIGTERM)
+    stop = stopped(victim, Trainer, "launch", 3, signal.SIGTERM)
     assert str(stop) == "stopped by SIGTERM: after step 3; nothing is saved (checkpoint.every=0)"
     assert not (victim.folder / "checkpoints").exists()
 
@@ -122,14 +122,14 @@ def test_a_request_to_save_is_met_and_training_goes_on(mortal: Make, monkeypatch
     monkeypatch.setattr(
         checkpoints.Checkpoints, "save", lambda self, held: (saved.append(held.at.step), save(self, held))
     )
-    step = Trainer.step
+    step = Trainer.launch
 
     def asking(self: Trainer, number: int, prepared: Any) -> Any:
         if number == 3:
             os.kill(os.getpid(), signal.SIGUSR1)
         return step(self, number, prepared)
 
-    monkeypatch.setattr(Trainer, "step", asking)
+    monkeypatch.setattr(Trainer, "launch", asking)
     with Signals() as signals:
         assert run(victim.config, victim.folder, victim.quiet, signals=signals).metrics
     assert saved == [4]
@@ -142,7 +142,7 @@ def test_a_second_signal_ends_at_once_and_costs_no_checkpoint(
     victim = mortal(["checkpoint.every=4"])
 
     def work() -> None:
-        signal_at(Trainer, "step", 6, signal.SIGTERM)()
+        signal_at(Trainer, "launch", 6, signal.SIGTERM)()
         write = shards.write_tensors
 
         def slow(path: Path, tensors: Any) -> None:

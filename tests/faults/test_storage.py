@@ -67,7 +67,7 @@ def test_a_checkpoint_that_does_not_fit_ends_the_run_and_costs_none(
 ) -> None:
     """The disk is full from the second checkpoint on."""
     victim = mortal(["checkpoint.every=3", "checkpoint.keep=1"])
-    step = Trainer.step
+    step = Trainer.launch
     with contextlib.ExitStack() as stack:
 
         def filling(self: Trainer, number: int, prepared: Any) -> Any:
@@ -75,7 +75,7 @@ def test_a_checkpoint_that_does_not_fit_ends_the_run_and_costs_none(
                 stack.enter_context(small_files(200_000))
             return step(self, number, prepared)
 
-        monkeypatch.setattr(Trainer, "step", filling)
+        monkeypatch.setattr(Trainer, "launch", filling)
         with pytest.raises(StorageError, match=r"step-000000006.*cannot be written.*[\d,]+ bytes needed, .* free"):
             run(victim.config, victim.folder, QUIET)
     monkeypatch.undo()
@@ -161,9 +161,9 @@ def stopped(
             raise Power
         return step(self, number, prepared)
 
-    step = Trainer.step
+    step = Trainer.launch
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Power):
-        patch.setattr(Trainer, "step", fails)
+        patch.setattr(Trainer, "launch", fails)
         run(config, folder, QUIET)
     return lambda to: (config, shutil.copytree(folder, to / "run"))
 
@@ -254,10 +254,10 @@ def test_what_many_checkpoints_share_is_written_again_if_it_was_damaged(
     """Though it has the size that it should have."""
     overrides = ["epochs=4", "sampler=cluster", "refresh_every=1", "validate.share=0.2"]
     victim = mortal([*overrides, "checkpoint.every=1", "checkpoint.keep=20"])
-    victim.dies(signal_at(Trainer, "step", 15))
+    victim.dies(signal_at(Trainer, "launch", 15))
     shared = max((victim.folder / "checkpoints").glob(f"{kind}-*"))
     damaged(next(shared.glob("*.safetensors")), "flipped")
-    victim.dies(signal_at(Trainer, "step", 3))
+    victim.dies(signal_at(Trainer, "launch", 3))
     assert victim.ends() == undisturbed(overrides)
 
 
@@ -343,7 +343,7 @@ def test_a_folder_that_is_moved_away_stays_whole_and_is_resumed_there(
     thread: bool,
 ) -> None:
     """Nothing appears in its old place, and the run ends with an error about it."""
-    step, write_folder = Trainer.step, shards.write_folder
+    step, write_folder = Trainer.launch, shards.write_folder
     folder, moved = tmp_path / "run", tmp_path / "moved"
 
     def moving(self: Trainer, number: int, prepared: Any) -> Any:
@@ -357,7 +357,7 @@ def test_a_folder_that_is_moved_away_stays_whole_and_is_resumed_there(
         return write_folder(root, name, *rest)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "step", moving)
+        patch.setattr(Trainer, "launch", moving)
         patch.setattr(checkpoints, "write_folder", writing)
         with pytest.raises(StorageError, match="No such file or directory"):
             run(small_config("checkpoint.every=2"), folder, QUIET)
@@ -453,7 +453,7 @@ def test_a_run_that_has_ended_is_shown_and_not_trained_again(
     arguments = ["run", *TINY, "--out", tmp_path / "run", "--resume", "auto", "--json"]
     code, first, err = call(*arguments)
     assert code == 0, err
-    monkeypatch.setattr(Trainer, "step", lambda *_: pytest.fail("it was trained again"))
+    monkeypatch.setattr(Trainer, "launch", lambda *_: pytest.fail("it was trained again"))
     assert call(*arguments)[:2] == (0, first)
     assert call("run", "--resume", tmp_path / "run", "--json")[:2] == (0, first)
     code, out, err = call(*arguments, "pool.beta=2")

@@ -174,17 +174,38 @@ def test_the_gradient_is_that_of_the_row_whatever_its_scale() -> None:
     table = make_table()
     table.decay(0.25)
     table(torch.tensor([2])).sum().backward()
-    assert table.weight.grad.to_dense()[2].tolist() == [1.0] * WIDTH
+    ids_P, g_PD = table.gradient()
+    assert (ids_P.tolist(), g_PD.tolist()) == ([2], [[1.0] * WIDTH])
+    assert table.weight.grad is None, "a dense one would be as large as the table"
 
 
-@pytest.mark.parametrize(("ids", "sorts"), [([2, 5, 7], 0), ([5, 2, 7], 1), ([2, 2, 7], 1)])
-def test_ascending_ids_are_not_sorted_again(monkeypatch: pytest.MonkeyPatch, ids: list[int], sorts: int) -> None:
-    calls, coalesce = [], torch.Tensor.coalesce
-    monkeypatch.setattr(torch.Tensor, "coalesce", lambda self: (calls.append(1), coalesce(self))[1])
+@pytest.mark.parametrize(
+    ("ids", "distinct", "sorts"),
+    [([2, 5, 7], False, 0), ([5, 2, 7], False, 1), ([2, 2, 7], False, 1), ([5, 2, 7], True, 0)],
+)
+def test_ids_that_are_distinct_are_not_sorted(
+    monkeypatch: pytest.MonkeyPatch, ids: list[int], distinct: bool, sorts: int
+) -> None:
+    calls, unique = [], torch.Tensor.unique
+    monkeypatch.setattr(torch.Tensor, "unique", lambda self, **rest: (calls.append(1), unique(self, **rest))[1])
     table = make_table("sgd")
-    table(torch.tensor(ids)).sum().backward()
+    table(torch.tensor(ids), distinct).sum().backward()
     RowOptimizer([table]).step()
     assert len(calls) == sorts
+
+
+def test_gradients_of_several_lookups_add_up_until_they_are_cleared() -> None:
+    table = make_table("sgd")
+    optimizer = RowOptimizer([table])
+    for ids in ([1, 3], [3, 6], [3, 1]):
+        table(torch.tensor(ids), distinct=True).sum().backward()
+    ids_P, g_PD = table.gradient()
+    assert dict(zip(ids_P.tolist(), g_PD[:, 0].tolist(), strict=True)) == {1: 2.0, 3: 3.0, 6: 1.0}
+    optimizer.zero_grad()
+    assert table.gradient() is None
+    before = table.weight.clone()
+    optimizer.step()
+    assert torch.equal(table.weight, before)
 
 
 @pytest.mark.usefixtures("both")

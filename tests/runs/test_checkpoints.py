@@ -28,7 +28,8 @@ def made(small_trainer: Callable[..., Any], tmp_path: Path) -> Callable[..., Che
 def after(of: Checkpoints, step: int, seconds: float, epoch_ends: bool = False) -> bool:
     """Whether a checkpoint is taken after this step, if the latest was so many seconds ago."""
     of._last, before = time.perf_counter() - seconds, of.saved
-    of.after_step(Position(step=step))
+    of.reached(Position(step=step))
+    of.after_step(Position(step=step), lambda: None)
     if epoch_ends:
         of.after_epoch(Position(step=step))
     of._join()
@@ -71,7 +72,8 @@ def test_without_memory_for_a_copy_training_waits_for_the_write(
     monkeypatch.setattr(usage, "free", lambda: 1000)
     monkeypatch.setattr(Checkpoints, "_copied", lambda *_: pytest.fail("it was copied"))
     with made("checkpoint.every=1") as of:
-        of.after_step(Position(step=1))
+        of.reached(Position(step=1))
+        of.after_step(Position(step=1), lambda: None)
         assert of._job is None
         found = newest(tmp_path)
         assert found

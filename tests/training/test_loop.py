@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from xmclab.data import open_dataset
+from xmclab.errors import DivergedError
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
-from xmclab.training.loop import fit
+from xmclab.training.loop import Guard, Position, fit
 from xmclab.training.trainer import Trainer
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "tiny_unidec.json").read_text(encoding="utf-8"))
@@ -172,3 +174,60 @@ def test_a_run_gives_the_numbers_that_it_gave(tmp_path: Path, call: Any) -> None
         assert set(result[kind]) == set(GOLDEN[kind])
         for search, expected in GOLDEN[kind].items():
             assert result[kind][search] == pytest.approx(expected, abs=0.6)  # a tie or two may fall otherwise
+
+
+class Places(Guard):
+    """Notes what is known to be done, and wants to know everything after some steps."""
+
+    def __init__(self, asks_after: tuple[int, ...] = ()) -> None:
+        self.asks_after = asks_after
+        self.reached_steps: list[int] = []
+        self.behind: list[int] = []  # after each step, the steps that are not known to be done
+
+    def reached(self, at: Position) -> None:
+        self.reached_steps.append(at.step)
+
+    def after_step(self, at: Position, known: Any) -> None:
+        if at.step in self.asks_after:
+            known()
+        self.behind.append(at.step - (self.reached_steps or [0])[-1])
+
+
+@pytest.mark.parametrize(("late", "behind"), [(False, [0, 0, 0, 0]), (True, [1, 1, 0, 1])])
+def test_steps_are_logged_as_they_end_or_one_step_late(late: bool, behind: list[int]) -> None:
+    made = trainer("epochs=2", "miner=none")
+    made.late = late
+    guard, logged = Places(asks_after=(3,)), []
+    fit(made, logged.append, lambda: {"de": {"P@1": 1.0}}, guard=guard)
+    steps = [record for record in logged if record["event"] == "step"]
+    assert [(r["step"], r["epoch"], r["last_of_epoch"]) for r in steps] == [
+        (0, 0, False),
+        (1, 0, True),
+        (2, 1, False),
+        (3, 1, True),
+    ]
+    assert all(record["seconds"] > 0 and record["loss"] > 0 for record in steps)
+    assert guard.behind == behind
+    assert guard.reached_steps == [1, 2, 3, 4]
+    assert logged[-1]["event"] == "eval"
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_the_place_that_was_reached_is_that_before_the_step_that_fails(
+    late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = trainer("epochs=1", "miner=none", "sampler.batch_size=320")
+    made.late = late
+    backward = made.backward
+
+    def failing(step: int, batch: Any) -> Any:
+        loss, values = backward(step, batch)
+        return (loss * math.nan if step == 2 else loss), values
+
+    monkeypatch.setattr(made, "backward", failing)
+    guard, logged = Places(), []
+    with pytest.raises(DivergedError, match="step 2"):
+        fit(made, logged.append, dict, guard=guard)
+    assert guard.reached_steps == [1, 2]
+    assert [record["step"] for record in logged] == [0, 1]
+    assert made.optimizers.updates == 2

@@ -7,14 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from xmclab.api import Dataset
 from xmclab.data import open_dataset
 from xmclab.host.registry import default_registry
 from xmclab.training.objectives import label_weights, objectives_of
-
-DEVICE = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +36,7 @@ def test_trained_heads_share_the_loss(
 
 def test_labels_weigh_as_much_as_their_inverse_propensity(tiny: Dataset, small_config: Callable[..., Any]) -> None:
     config = small_config("objective.label_weights=propensity", "evaluate.propensity=0.6,2.6")
-    weight_L, inverse_L = label_weights(tiny, config.settings, objectives_of(config), DEVICE)
+    weight_L, inverse_L = label_weights(tiny, config.settings, objectives_of(config))
     having_L = (tiny.train.targets_NL.toarray() > 0).sum(axis=0)
     expected_L = 1 + (np.log(len(tiny.train)) - 1) * 3.6**0.6 * (having_L + 2.6) ** -0.6
     assert inverse_L is None
@@ -49,9 +46,9 @@ def test_labels_weigh_as_much_as_their_inverse_propensity(tiny: Dataset, small_c
 
 def test_only_losses_that_need_propensities_get_them(tiny: Dataset, small_config: Callable[..., Any]) -> None:
     plain = small_config()
-    assert label_weights(tiny, plain.settings, objectives_of(plain), DEVICE) == (None, None)
+    assert label_weights(tiny, plain.settings, objectives_of(plain)) == (None, None)
     config = small_config("loss.clf=pw_bce", "reduction.clf=ova")
-    weight_L, inverse_L = label_weights(tiny, config.settings, objectives_of(config), DEVICE)
+    weight_L, inverse_L = label_weights(tiny, config.settings, objectives_of(config))
     assert weight_L is None
     assert inverse_L is not None
     assert (inverse_L >= 1).all()

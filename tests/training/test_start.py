@@ -75,9 +75,12 @@ def test_a_frozen_encoder_changes_no_gradient_of_the_heads(small_trainer: Callab
         for (key, ours), theirs in zip(
             frozen.model.head(name).named_parameters(), whole.model.head(name).parameters(), strict=True
         ):
-            assert ours.grad is not None, key
-            a, b = (x.grad.to_dense() if x.grad.is_sparse else x.grad for x in (ours, theirs))
-            assert torch.allclose(a, b, atol=1e-6), key
+            if key != "psi.weight":
+                assert ours.grad is not None, key
+                assert torch.allclose(ours.grad, theirs.grad, atol=1e-6), key
+    (ids_P, ours_PD), (same_P, theirs_PD) = (each.model.head("clf").psi.gradient() for each in (frozen, whole))
+    assert torch.equal(ids_P, same_P)
+    assert torch.allclose(ours_PD, theirs_PD, atol=1e-6)
     assert all(parameter.grad is None for parameter in frozen.model.encoder.parameters())
 
 

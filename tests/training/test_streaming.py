@@ -300,7 +300,8 @@ def test_scores_that_overflow_are_seen_before_the_table_is_updated() -> None:
     objective, truth = xmclab.objective("ds", "pal_n", 1e-3), Truth.of_batch(make_batch(), "cpu")
     for size, expected in ((1.0, True), (1e38, False)):
         q_QD = torch.full((QUERIES, DIM), size)
-        assert finite(*all_labels(make_head().float(), objective, q_QD, truth, None, seed_for, BLOCK)) is expected
+        engine, scores = all_labels(make_head().float(), objective, q_QD, truth, None, seed_for, BLOCK)
+        assert bool(finite(engine, scores)) is expected
 
 
 @pytest.mark.parametrize("clip", [0, 1])

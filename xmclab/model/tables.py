@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -20,6 +19,7 @@ SMALLEST_SCALE = 2.0**-10  # rows are rescaled below it, far from where numbers 
 ROWS_AT_ONCE = 1 << 16  # rows that a dense update moves together
 
 Rows = Tensor | slice  # distinct ids, or a block of neighbours
+Rate = float | Tensor  # a tensor of one number where the host does not know whether anything moves
 
 
 class RowTable(nn.Module):
@@ -55,11 +55,33 @@ class RowTable(nn.Module):
         if dtype == "bfloat16" and hasattr(self.weight, "grad_dtype"):  # older versions of torch round the gradient
             self.weight.grad_dtype = torch.float32
         self.scale = 1.0
+        self.folded = 0.0  # log2 of all that `settle` has multiplied the weight by
+        self._gradients: list[tuple[Tensor, Tensor]] = []  # of the lookups since the latest update
+        self._distinct = True  # each id is once in them
 
-    def forward(self, ids_P: Tensor) -> Tensor:
-        """rows_PD of these ids, in at least float32; the gradient is sparse, and that of the value of the row."""
-        rows_PD: Tensor = _Lookup.apply(self.weight, ids_P, self.scale)  # type: ignore[no-untyped-call]
+    def forward(self, ids_P: Tensor, distinct: bool = False) -> Tensor:
+        """rows_PD of these ids, in at least float32. Their gradient goes to `gradient`, not to `weight.grad`.
+
+        Args:
+            distinct: a promise that no id is there twice, which saves a look on other devices than the CPU.
+        """
+        rows_PD: Tensor = _Lookup.apply(self.weight, self, ids_P, distinct)  # type: ignore[no-untyped-call]
         return rows_PD
+
+    def add_gradient(self, ids_P: Tensor, g_PD: Tensor, distinct: bool) -> None:
+        """For the backward pass of a lookup: take the gradient of the values of some rows."""
+        self._distinct = distinct and not self._gradients
+        self._gradients.append((ids_P, g_PD))
+
+    def gradient(self) -> tuple[Tensor, Tensor] | None:
+        """(ids_P, g_PD) of the rows that were looked up since the latest update, each once; None if none was."""
+        if not self._distinct:
+            self._gradients, self._distinct = [merged(self._gradients)], True
+        return self._gradients[0] if self._gradients else None
+
+    def forget_gradient(self) -> None:
+        """Clear what `gradient` returns."""
+        self._gradients, self._distinct = [], True
 
     def decay(self, factor: float) -> None:
         """Multiply every row by `factor` (in (0, 1])."""
@@ -72,22 +94,23 @@ class RowTable(nn.Module):
         """Make `weight` hold the values of the rows."""
         if self.scale != 1.0:
             self.weight.mul_(self.scale)
+            self.folded += math.log2(self.scale)
             self.scale = 1.0
 
 
 class _Lookup(torch.autograd.Function):
-    """scale * weight[ids], with the gradient of the product as that of the weight."""
+    """scale * weight[ids]; as the gradient of the weight would be sparse, the table takes that of the product."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, table: RowTable, ids_P: Tensor, distinct: bool) -> Tensor:
+        ctx.table, ctx.distinct = table, distinct
         ctx.save_for_backward(ids_P)
-        ctx.shape = weight.shape
-        return gather(weight, ids_P, scale)
+        return gather(weight, ids_P, table.scale)
 
     @staticmethod
-    def backward(ctx: Any, g_PD: Tensor) -> tuple[Tensor, None, None]:
-        (ids_P,) = ctx.saved_tensors
-        return sparse_gradient(ids_P, g_PD, ctx.shape), None, None
+    def backward(ctx: Any, g_PD: Tensor) -> tuple[None, None, None, None]:
+        ctx.table.add_gradient(*ctx.saved_tensors, g_PD, ctx.distinct)
+        return None, None, None, None
 
 
 def gather(weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
@@ -96,29 +119,22 @@ def gather(weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
     return rows_PD if scale == 1.0 else rows_PD.mul_(scale)
 
 
-def sparse_gradient(ids_P: Tensor, g_PD: Tensor, shape: torch.Size) -> Tensor:
-    """The gradient of a table from that of some of its rows."""
-    # Adding another one in place grows the ids, which memory of numpy cannot.
-    return torch.sparse_coo_tensor(ids_P.clone().unsqueeze(0), g_PD, shape, check_invariants=False)
+def merged(gradients: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """(ids, g) of several lookups, or of one that may have an id twice, with the gradients of each id added up."""
+    ids_T, g_TD = gradients[0] if len(gradients) == 1 else map(torch.cat, zip(*gradients, strict=True))
+    if ids_T.is_meta:  # only follows shapes and devices
+        return ids_T, g_TD
+    if ids_T.device.type == "cpu":
+        ids = ids_T.numpy()
+        if (ids[1:] > ids[:-1]).all():
+            return ids_T, g_TD
+    ids_P, place_T = ids_T.unique(return_inverse=True)  # other devices are waited for
+    return ids_P, g_TD.new_zeros(len(ids_P), g_TD.shape[1]).index_add_(0, place_T, g_TD)
 
 
-def merged(gradient: Tensor) -> Tensor:
-    """The sparse gradient of a table with several lookups of a row added up."""
-    # Sorting is meaningless on the meta device, which only follows shapes and devices.
-    if gradient.is_meta or gradient.is_coalesced():
-        return gradient
-    # One lookup of ascending ids, as of a pool, needs no sorting. Other devices would have to be waited for.
-    if gradient.device.type == "cpu":
-        ids_P = gradient._indices().numpy()[0]
-        if (ids_P[1:] > ids_P[:-1]).all():
-            return gradient._coalesced_(True)
-    return gradient.coalesce()
-
-
-def rows_of(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """(ids_P, g_PD) of the sparse gradient of a table, each id once."""
-    gradient = merged(gradient)
-    return gradient._indices()[0], gradient._values()
+def gradients_of(tables: Iterable[RowTable]) -> list[Tensor]:
+    """The gradients of the rows that were looked up."""
+    return [gradient[1] for table in tables if (gradient := table.gradient()) is not None]
 
 
 class RowOptimizer(torch.optim.Optimizer):
@@ -141,20 +157,20 @@ class RowOptimizer(torch.optim.Optimizer):
     ) -> None:
         self._tables = {table.weight: table for table in tables}
         self._updated_ahead: set[Tensor] = set()
+        self.moves: Tensor | None = None  # 1, or 0 where no number may move; None: all do
         groups = [{"params": [table.weight], "lr": table.lr} for table in self._tables.values()]
         super().__init__(groups, {"decay": decay, "betas": betas, "eps": eps})
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """One update from the sparse gradients; a table without a gradient only decays."""
+        """One update of the rows that have a gradient; a table without one only decays."""
         for group in self.param_groups:
             for weight in group["params"]:
                 table, state = self._tables[weight], self.state[weight]
                 if weight not in self._updated_ahead:
                     table.decay(self._decay_factor(group))
-                    if weight.grad is not None:
-                        ids_P, g_PD = rows_of(weight.grad)
-                        self._update(group, table, state, ids_P, g_PD, 1.0)
+                    if (gradient := table.gradient()) is not None:
+                        self._update(group, table, state, *gradient, 1.0)
                 state["step"] = state.get("step", 0) + 1
         self._updated_ahead.clear()
 
@@ -169,18 +185,29 @@ class RowOptimizer(torch.optim.Optimizer):
         self._updated_ahead.add(table.weight)
         self._update(group, table, self.state[table.weight], block, g_BD, self._decay_factor(group))
 
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad(set_to_none)
+        for table in self._tables.values():
+            table.forget_gradient()
+
     @staticmethod
     def _decay_factor(group: dict[str, Any]) -> float:
         return max(1.0 - float(group["lr"]) * float(group["decay"]), TINY)
 
-    @staticmethod
     def _update(
-        group: dict[str, Any], table: RowTable, state: dict[str, Any], rows: Rows, g_PD: Tensor, decay: float
+        self, group: dict[str, Any], table: RowTable, state: dict[str, Any], rows: Rows, g_PD: Tensor, decay: Rate
     ) -> None:
         weight, g_PD = table.weight, widened(g_PD)
-        lr = group["lr"] / table.scale
+        lr: Any = group["lr"] / table.scale
+        momentum: Any = table.momentum
+        beta1, beta2 = group["betas"]
+        weight1, weight2 = 1 - beta1, 1 - beta2
+        if self.moves is not None:  # rates of 0 leave every number as it is, once the gradient is finite
+            g_PD = torch.where(self.moves > 0, g_PD, 0)
+            lr, weight1, weight2 = lr * self.moves, weight1 * self.moves, weight2 * self.moves
+            decay, momentum, beta2 = (1 - (1 - kept) * self.moves for kept in (decay, momentum, beta2))
         if table.optimizer == "sgd":
-            add(weight, rows, g_PD, decay, g_PD.new_full((len(g_PD),), -lr))
+            add(weight, rows, g_PD, decay, filled(g_PD, -lr))
         elif table.optimizer == "adagrad":
             if "sum" not in state:
                 state["sum"] = g_PD.new_zeros(len(weight))
@@ -189,15 +216,15 @@ class RowOptimizer(torch.optim.Optimizer):
         elif table.optimizer == "momentum":
             if "velocity" not in state:
                 state["velocity"] = in_large_pages(g_PD.new_empty(len(weight), g_PD.shape[1])).zero_()
-            velocity_PD = read(state["velocity"], rows).mul_(table.momentum).add_(g_PD)
+            velocity_PD = read(state["velocity"], rows).mul_(momentum).add_(g_PD)
             write(state["velocity"], rows, velocity_PD)
-            add(weight, rows, velocity_PD, decay, g_PD.new_full((len(g_PD),), -lr))
+            add(weight, rows, velocity_PD, decay, filled(g_PD, -lr))
         else:
             if "moments" not in state:  # side by side, so that a row of both is one place in memory
                 state["moments"] = in_large_pages(g_PD.new_empty(len(weight), 2, g_PD.shape[1])).zero_()
-            (beta1, beta2), step = group["betas"], state.get("step", 0) + 1
-            correction1, correction2 = 1 - beta1**step, math.sqrt(1 - beta2**step)
-            rates = 1 - beta1, beta2, 1 - beta2, correction2 * group["eps"]
+            step = state.get("step", 0) + 1
+            correction1, correction2 = 1 - beta1**step, math.sqrt(1 - group["betas"][1] ** step)
+            rates = weight1, beta2, weight2, correction2 * group["eps"]
             parts: Iterable[tuple[Rows, Tensor]] = [(rows, g_PD)]
             if table.optimizer == "dense_adamw" and isinstance(rows, Tensor):
                 parts = _blocks(rows, g_PD, len(weight))
@@ -206,13 +233,12 @@ class RowOptimizer(torch.optim.Optimizer):
 
 
 def _blocks(ids_P: Tensor, g_PD: Tensor, rows: int) -> Iterator[tuple[slice, Tensor]]:
-    """The gradient of a whole table, block after block, from that of some of its rows (ascending)."""
-    starts = range(0, rows, ROWS_AT_ONCE)
-    first_B = torch.searchsorted(ids_P, torch.tensor([*starts, rows], device=ids_P.device)).tolist()
-    for start, (first, last) in zip(starts, itertools.pairwise(first_B), strict=True):
+    """The gradient of a whole table, block after block, from that of some of its rows."""
+    for start in range(0, rows, ROWS_AT_ONCE):
         block = slice(start, min(start + ROWS_AT_ONCE, rows))
-        g_BD = g_PD.new_zeros(block.stop - block.start, g_PD.shape[1])
-        yield block, g_BD.index_copy_(0, ids_P[first:last] - start, g_PD[first:last])
+        size = block.stop - block.start
+        place_P = torch.where((ids_P >= start) & (ids_P < block.stop), ids_P - start, size)
+        yield block, g_PD.new_zeros(size + 1, g_PD.shape[1]).index_copy_(0, place_P, g_PD)[:size]  # others fall off
 
 
 @accelerated_by("tables", when=lambda total, rows, g_PD: large_table(g_PD))
@@ -229,7 +255,7 @@ def add_mean_squares(total: Tensor, rows: Rows, g_PD: Tensor) -> Tensor:
 
 
 @accelerated_by("tables", when=large_table)
-def add(weight: Tensor, rows: Rows, direction_PD: Tensor, decay: float, factor_P: Tensor) -> None:
+def add(weight: Tensor, rows: Rows, direction_PD: Tensor, decay: Rate, factor_P: Tensor) -> None:
     """weight[rows] = decay * weight[rows] + factor * direction"""
     rows_PD = read(weight, rows)
     values_PD = widened(rows_PD).mul_(decay).add_(direction_PD * factor_P.unsqueeze(1))
@@ -242,20 +268,28 @@ def add_by_moments(
     moments: Tensor,
     rows: Rows,
     g_PD: Tensor,
-    rates: tuple[float, float, float, float],
-    decay: float,
-    factor: float,
+    rates: tuple[Rate, Rate, Rate, float],
+    decay: Rate,
+    factor: Rate,
 ) -> None:
     """Advance the moments of these rows by the rates 1 - beta1, beta2, 1 - beta2; `add` mean / (root + eps)."""
     weight1, beta2, weight2, eps = rates
     moments_P2D = read(moments, rows)
     mean_PD, square_PD = moments_P2D.unbind(1)
-    mean_PD.lerp_(g_PD, weight1)
-    square_PD.mul_(beta2).addcmul_(g_PD, g_PD, value=weight2)
+    mean_PD.lerp_(g_PD, weight1.to(g_PD) if isinstance(weight1, Tensor) else weight1)
+    if isinstance(weight2, Tensor):
+        square_PD.mul_(beta2).addcmul_(g_PD * weight2, g_PD)
+    else:
+        square_PD.mul_(beta2).addcmul_(g_PD, g_PD, value=weight2)
     write(moments, rows, moments_P2D)
     spread_PD = square_PD.sqrt().add_(eps)
     direction_PD = torch.div(mean_PD, spread_PD, out=spread_PD)
-    add(weight, rows, direction_PD, decay, g_PD.new_full((len(g_PD),), factor))
+    add(weight, rows, direction_PD, decay, filled(g_PD, factor))
+
+
+def filled(g_PD: Tensor, factor: Rate) -> Tensor:
+    """[P] the same factor for all rows."""
+    return factor.to(g_PD).expand(len(g_PD)) if isinstance(factor, Tensor) else g_PD.new_full((len(g_PD),), factor)
 
 
 def read(table: Tensor, rows: Rows) -> Tensor:

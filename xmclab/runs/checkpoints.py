@@ -123,13 +123,17 @@ class Checkpoints(Guard):
 
     # When
 
-    def after_step(self, at: Position) -> None:
+    def reached(self, at: Position) -> None:
         self.at = at
+
+    def after_step(self, at: Position, known: Callable[[], None]) -> None:
         self._refuse_failure()
-        if self.signals.asked is not None:
-            self._stop(self._hold(at))
+        stops = self.signals.asked is not None
         asked, self.signals.save = self.signals.save, False
-        if asked or self._due(at):
+        if stops or asked or self._due(at):
+            known()
+            if stops:
+                self._stop(self._hold(at))
             self.save(self._hold(at))
 
     def _due(self, at: Position) -> bool:

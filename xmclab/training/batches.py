@@ -16,6 +16,7 @@ from torch import Tensor
 from xmclab.api import Batch, Ragged, Side, Tokens
 from xmclab.model.model import Model
 from xmclab.objectives.truth import Truth
+from xmclab.training.transfer import Shipment
 
 Part = Callable[[str], contextlib.AbstractContextManager[object]]  # times a named part of the work
 Item = TypeVar("Item")
@@ -32,7 +33,7 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A batch, and its tensors on the device of the run."""
+    """A batch, and its tensors on the device of the run, or on their way there."""
 
     batch: Batch
     queries: list[Chunk]
@@ -47,6 +48,7 @@ class Prepared:
     update_seed: int = 0  # of torch's generator in the updates: rounding to bfloat16 draws
     chunk: int = 0  # texts encoded at once; 0: all
     fixed: tuple[Tensor, Tensor | None] | None = None  # vectors of both sides from a frozen encoder, instead of chunks
+    shipment: Shipment | None = None  # to be received before the tensors are used
 
 
 def ahead(
@@ -101,9 +103,9 @@ class EncodedTexts:
             self.all(side)
 
     def take(self, rows_Q: NDArray[np.int64], labels_P: NDArray[np.int64]) -> tuple[Tensor, Tensor | None]:
-        """(x_QD, x_PD) of some of them, on the device of the model; no x_PD if labels are not read."""
+        """(x_QD, x_PD) of some of them, in host memory; no x_PD if labels are not read."""
         labels = None if self.tokens["label"] is None else self._some("label", labels_P)
         return self._some("query", rows_Q), labels
 
     def _some(self, side: Side, rows: NDArray[np.int64]) -> Tensor:
-        return self.all(side)[torch.from_numpy(rows)].to(self.model.device, non_blocking=True)
+        return self.all(side)[torch.from_numpy(rows)]

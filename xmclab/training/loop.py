@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from xmclab.training.trainer import Trainer
+from xmclab.training.trainer import Launched, Trainer
 
 Log = Callable[[Mapping[str, Any]], None]
 Evaluate = Callable[[], Mapping[str, Mapping[str, float]]]  # metrics in percent, by search
@@ -44,8 +44,11 @@ class Validation(Protocol):
 class Guard:
     """Hears of every place where a run can be continued from, and may stop it there; this one does nothing."""
 
-    def after_step(self, at: Position) -> None:
-        """Between two steps."""
+    def reached(self, at: Position) -> None:
+        """The step before this place is done, and its numbers are finite."""
+
+    def after_step(self, at: Position, known: Callable[[], None]) -> None:
+        """Between two steps; `known` waits until all before are done and logged, as whoever reads the model must."""
 
     def after_epoch(self, at: Position) -> None:
         """After the last step of an epoch, before the model is measured. The model stays as it is until a step."""
@@ -56,6 +59,30 @@ class Guard:
     def phase(self) -> contextlib.AbstractContextManager[object]:
         """Around work that may be broken off, because it can be repeated: refreshes and evaluations."""
         return contextlib.nullcontext()
+
+
+class Steps:
+    """Logs steps as they end. Where the host would have to wait for that, it first begins the next one."""
+
+    def __init__(self, trainer: Trainer, log: Log, guard: Guard) -> None:
+        self.trainer, self.log, self.guard = trainer, log, guard
+        self._running: tuple[Launched, Position, bool] | None = None
+
+    def begin(self, launched: Launched, after: Position, last_of_epoch: bool) -> None:
+        """Take a step that was begun, and the place behind it."""
+        self.finish()
+        self._running = launched, after, last_of_epoch
+        if not self.trainer.late:
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait for the latest step."""
+        if self._running is None:
+            return
+        (launched, after, last), self._running = self._running, None
+        record = self.trainer.finish(launched)
+        self.log({"event": "step", "epoch": after.epoch, "step": launched.step, "last_of_epoch": last, **record})
+        self.guard.reached(after)
 
 
 def fit(
@@ -80,6 +107,7 @@ def fit(
         The seconds of training, without evaluations.
     """
     settings, guard, at = trainer.settings, guard or Guard(), start
+    steps = Steps(trainer, log, guard)
     every = (settings.validate if validation else settings.evaluate).every
     for epoch in range(start.epoch, settings.epochs):
         at = at if epoch == at.epoch else replace(at, epoch=epoch, batch=0)
@@ -92,11 +120,11 @@ def fit(
                 _refresh_if_due(trainer, at, log, guard)
             for batch in trainer.batches(plan[at.batch :][: trainer.refreshes.within(at.step)], at.step):
                 with trainer.part("step"):
-                    record = trainer.step(at.step, batch)
-                    last = at.batch + 1 == len(plan)
-                    log({"event": "step", "epoch": epoch, "step": at.step, "last_of_epoch": last, **record})
-                at = Position(epoch, at.batch + 1, at.step + 1, before + time.perf_counter() - began)
-                guard.after_step(at)
+                    launched = trainer.launch(at.step, batch)
+                    at = Position(epoch, at.batch + 1, at.step + 1, before + time.perf_counter() - began)
+                    steps.begin(launched, at, at.batch == len(plan))
+                guard.after_step(at, steps.finish)
+            steps.finish()
         guard.after_epoch(at)
 
         done = epoch + 1
@@ -104,10 +132,7 @@ def fit(
             trainer.model.settle()
             record = {"event": "eval", "epoch": done, "seconds": at.seconds}
             with guard.phase():
-                if validation:
-                    record |= {"split": "validation", **validation.measure(done)}
-                else:
-                    record |= {"split": "test", "metrics": evaluate()}
+                record |= _measured(done, evaluate, validation)
             log(record)
             if validation and validation.enough:
                 break
@@ -120,6 +145,13 @@ def fit(
     if settings.evaluate.test or not validation:  # otherwise they are known: those of the best epoch
         log({"event": "eval", "epoch": kept, "seconds": at.seconds, "split": "test", "metrics": metrics})
     return at.seconds
+
+
+def _measured(epoch: int, evaluate: Evaluate, validation: Validation | None) -> Mapping[str, Any]:
+    """What the record of an evaluation between epochs says."""
+    if validation:
+        return {"split": "validation", **validation.measure(epoch)}
+    return {"split": "test", "metrics": evaluate()}
 
 
 def _refresh_if_due(trainer: Trainer, at: Position, log: Log, guard: Guard) -> None:

@@ -24,9 +24,9 @@ def objectives_of(config: Config) -> dict[str, Objective]:
 
 
 def label_weights(
-    data: Dataset, settings: Settings, objectives: Mapping[str, Objective], device: torch.device
+    data: Dataset, settings: Settings, objectives: Mapping[str, Objective]
 ) -> tuple[Tensor | None, Tensor | None]:
-    """[L] the weights and the inverse propensities of all labels, each None where it is not used."""
+    """[L] the weights and the inverse propensities of all labels on the host, each None where it is not used."""
     weighted = settings.objective.label_weights != "none"
     needed = any(objective.needs_propensities for objective in objectives.values())
     if not weighted and not needed:
@@ -34,5 +34,5 @@ def label_weights(
     propensity = propensity_of(data.name, settings.evaluate.propensity)
     known_L = inverse_propensity(data.real.targets_NL, propensity.a, propensity.b)
     both = known_L / known_L.mean(), known_L
-    weight_L, inverse_L = (torch.from_numpy(x_L).float().to(device) for x_L in both)
+    weight_L, inverse_L = (torch.from_numpy(x_L).float() for x_L in both)
     return weight_L if weighted else None, inverse_L if needed else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,11 +13,19 @@ from torch import Tensor
 from xmclab.api import Encoder, Head
 from xmclab.host.schema import OptimSettings
 from xmclab.model.model import Model
-from xmclab.model.tables import RowOptimizer, merged, rows_of
+from xmclab.model.tables import RowOptimizer, gradients_of
 from xmclab.training.batches import Part
 from xmclab.training.streaming import StreamedRows
 
 Factor = Callable[[int], float]  # of the learning rate, by step
+
+
+class HostState(NamedTuple):
+    """What the host advances in a step of the optimizers, whether or not anything moves on the device."""
+
+    updates: int
+    steps: list[int]  # of each table
+    scales: list[tuple[float, float]]  # of each table, with what was folded into its weight before
 
 
 def schedule_factor(schedule: str, warmup: float, steps: int, steps_per_epoch: int) -> Factor:
@@ -40,10 +48,11 @@ class Optimizers:
 
     def __init__(self, model: Model, settings: OptimSettings, steps: int, steps_per_epoch: int) -> None:
         self.max_norm = settings.clip
+        self.sound: Tensor | None = None  # on the device: nothing moves unless it is true; None: the host looks first
         self._factor: Tensor | None = None  # clipping factor of this step
         self._named = {id(parameter): name for name, parameter in model.named_parameters()}
         self._no_decay = settings.no_decay
-        tables = [table for table in model.tables() if table.weight.requires_grad]
+        self._tables = tables = [table for table in model.tables() if table.weight.requires_grad]
         rows = {id(table.weight) for table in model.tables()}
 
         def groups(module: torch.nn.Module, lr: float) -> list[dict[str, Any]]:
@@ -92,9 +101,19 @@ class Optimizers:
         )
         if self.max_norm:
             self._factor = (self.max_norm / (norm + 1e-6)).clamp(max=1.0)
-            for gradient in gradients:
-                gradient.mul_(self._factor)
+            if gradients:
+                torch._foreach_mul_(gradients, self._factor)
         return norm
+
+    def watch(self, numbers: Tensor) -> None:
+        """Move nothing from now on if one of these is not finite. The host need not know, and does not wait."""
+        sound = numbers.isfinite().all()
+        self.sound = sound if self.sound is None else self.sound & sound
+        for optimizer in self._all:
+            if isinstance(optimizer, RowOptimizer):
+                optimizer.moves = self.sound.double()
+            else:
+                optimizer.found_inf = self.sound.logical_not().float()  # type: ignore[attr-defined]
 
     def step(self, part: Part = contextlib.nullcontext) -> None:
         """Update, advance the schedule, clear the gradients."""
@@ -118,6 +137,24 @@ class Optimizers:
         optimizer = next(o for o in self._all if any(parameter is p for g in o.param_groups for p in g["params"]))
         optimizer.state[parameter] = dict(state)
 
+    def host_state(self) -> HostState:
+        """To return to by `rewind`."""
+        steps = [state.get("step", 0) for state in self._row_states()]
+        return HostState(self.updates, steps, [(table.scale, table.folded) for table in self._tables])
+
+    def _row_states(self) -> list[dict[str, Any]]:
+        """The state of each table."""
+        return [self.rows.optimizer.state[table.weight] for table in self._tables] if self.rows else []
+
+    def rewind(self, state: HostState) -> None:
+        """Return to an earlier state, after steps in which nothing has moved on the device."""
+        self.discard()
+        for of_rows, step in zip(self._row_states(), state.steps, strict=True):
+            of_rows["step"] = step
+        for table, (scale, folded) in zip(self._tables, state.scales, strict=True):
+            table.scale = scale * 2.0 ** (folded - table.folded)  # the weight holds what was folded in since
+        self.resume(state.updates)
+
     def resume(self, updates: int) -> None:
         """Continue the schedule after this many updates."""
         self.updates = updates
@@ -139,16 +176,6 @@ class Optimizers:
             optimizer.zero_grad(set_to_none=True)
 
     def _gradients(self) -> list[Tensor]:
-        """Dense gradients, and the values of sparse ones (coalesced first)."""
-        gradients = []
-        for optimizer in self._all:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    if parameter.grad is None:
-                        continue
-                    if parameter.grad.is_sparse:
-                        parameter.grad = merged(parameter.grad)
-                        gradients.append(rows_of(parameter.grad)[1])
-                    else:
-                        gradients.append(parameter.grad)
-        return gradients
+        """Those of dense parameters, and of the rows of tables that were looked up."""
+        parameters = (p for optimizer in self._all for group in optimizer.param_groups for p in group["params"])
+        return [*(p.grad for p in parameters if p.grad is not None), *gradients_of(self._tables)]

@@ -119,11 +119,18 @@ class StreamedRows:
         Args:
             known: what else of the step is known; unless it is finite, nothing is updated.
         """
-        if self.at_once and (scores.q_QD.is_meta or finite(engine, scores, known)):
+        if self.at_once and self._may_update(finite(engine, scores, known)):
             scores.update = partial(self.optimizer.update_block, scores.table)
             self.updated = True
         engine.backward()
         self.steps.append((engine, scores))
+
+    def _may_update(self, finite: Tensor) -> bool:
+        """Whether to update; where the host must not wait, yes, and the update moves nothing unless it may."""
+        if self.optimizer.moves is None:
+            return finite.is_meta or bool(finite)
+        self.optimizer.moves = self.optimizer.moves * finite
+        return True
 
     def norms(self) -> list[Tensor]:
         """The gradient norm of each table."""
@@ -143,7 +150,7 @@ class StreamedRows:
         self.updated = False
 
 
-def finite(engine: Engine, scores: TableScores, others: Sequence[Tensor] = ()) -> bool:
+def finite(engine: Engine, scores: TableScores, others: Sequence[Tensor] = ()) -> Tensor:
     """Whether the query vectors, the values after the first pass and others are. Rows are, because every update was."""
     known = [*(parts[0] for parts in engine.found if parts), *others]
-    return bool(torch.stack([x.isfinite().all() for x in (scores.q_QD, *known)]).all())
+    return torch.stack([x.isfinite().all() for x in (scores.q_QD, *known)]).all()

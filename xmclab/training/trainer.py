@@ -15,8 +15,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,13 +25,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xmclab.api import Batch, Dataset, Encoder, Head, Keys, Ragged, Side, View
+from xmclab.api import Batch, Dataset, Head, Keys, Ragged, Side, View
 from xmclab.data.propensity import frequency_bands
 from xmclab.data.tokens import Tokeniser
 from xmclab.errors import DataError, Problem
 from xmclab.host.config import Config
 from xmclab.kernels.dispatch import compiled_by_torch
-from xmclab.model.device import autocast_for, pick_device, to_device
+from xmclab.model.device import autocast_for, pick_device
 from xmclab.model.dropout import keyed, text_keys
 from xmclab.model.model import Model, with_constant
 from xmclab.objectives.engine import evaluate_vectors
@@ -40,68 +40,40 @@ from xmclab.plan.pool import build_batch, complete_by_band
 from xmclab.system.memory import out_of_memory
 from xmclab.training.batches import Chunk, EncodedTexts, Part, Prepared, ahead
 from xmclab.training.diagnosis import diverged, exhausted
+from xmclab.training.encoding import ChunkedEncoding, Encoding
 from xmclab.training.objectives import label_weights, objectives_of
-from xmclab.training.optim import Optimizers
+from xmclab.training.optim import HostState, Optimizers
 from xmclab.training.refreshes import Refreshes
 from xmclab.training.start import Start, freeze, trained_heads
 from xmclab.training.streaming import all_labels, streams
+from xmclab.training.transfer import Fetched, Shipping
 
 logger = logging.getLogger("xmclab.training")
 
 Record = dict[str, Any]
-Autocast = Callable[[], contextlib.AbstractContextManager[object]]
 
 
-class Encoding:
-    """Vectors that are known already; nothing is behind them."""
+@dataclass(frozen=True)
+class Launched:
+    """A step that was begun, and may still be computing."""
 
-    def __init__(self, x_BD: Tensor) -> None:
-        self.x_BD = x_BD
+    step: int
+    prepared: Prepared
+    started: float
+    before: HostState  # of the optimizers
+    names: tuple[str, ...] = ()
+    numbers: Fetched | Tensor | None = None  # by name; None: there was nothing to train on
 
-    def backward(self) -> None:
-        """Backpropagate the gradient of the vectors through the encoder."""
-
-
-class ChunkedEncoding(Encoding):
-    """Encodes texts in chunks, with exact gradients in the memory of one chunk (gradient caching, Gao et al. 2021).
-
-    The first pass keeps only the graph of the last chunk; `backward` goes through it, then encodes every other chunk
-    again, with the same dropout. `keep_last=False`: keep no graph, replay all chunks.
-    """
-
-    def __init__(
-        self, encoder: Encoder, chunks: list[Chunk], side: Side, autocast: Autocast, keep_last: bool = True
-    ) -> None:
-        self.encoder, self.chunks, self.side, self.autocast = encoder, chunks, side, autocast
-        *others, last = chunks
-        with torch.no_grad():
-            outputs = [self._encode(chunk) for chunk in others]
-        keep = keep_last or not others
-        with torch.set_grad_enabled(keep):
-            outputs.append(self._encode(last))
-        self._kept = outputs[-1] if keep else None
-        self.sizes = [len(x) for x in outputs]
-        x_BD = torch.cat(outputs) if others else outputs[0]
-        super().__init__(x_BD.detach().requires_grad_())  # autograd stops here, until `backward`
-
-    def _encode(self, chunk: Chunk) -> Tensor:
-        torch.manual_seed(chunk.seed)
-        with self.autocast(), keyed(chunk.key_B):
-            x_BD: Tensor = self.encoder(chunk.tokens, self.side)
-        return x_BD
-
-    def backward(self) -> None:
-        if self.x_BD.grad is None:
-            return
-        for chunk, grad_BD in zip(reversed(self.chunks), reversed(self.x_BD.grad.split(self.sizes)), strict=True):
-            x_BD = self._encode(chunk) if self._kept is None else self._kept
-            self._kept = None
-            if x_BD.requires_grad:
-                x_BD.backward(grad_BD)
+    def values(self) -> dict[str, float]:
+        """Loss, gradient norm and terms by name, once they are known."""
+        return {} if self.numbers is None else dict(zip(self.names, self.numbers.tolist(), strict=True))
 
 
 class Trainer:
     """Everything a run trains with; its methods are what the loop calls, in order."""
+
+    finished = 0.0  # when the latest step was
+    late: bool  # what a step gave is read after the next one has begun
 
     def __init__(
         self,
@@ -125,6 +97,7 @@ class Trainer:
         self.keys = Keys(self.settings.seed)
         self.device = pick_device(self.settings.device)
         self.autocast = autocast_for(self.device, self.settings.precision)
+        self.ship, self.late = Shipping(self.device), self.device.type == "cuda"
 
         self.tokeniser = tokeniser or Tokeniser(self.settings.data)
         self.model = self._model(assets or (start.assets if start else None))
@@ -148,8 +121,7 @@ class Trainer:
         self.rows_N = self._rows_with_labels()
         self.bands = frequency_bands(data.real.targets_NL)
         self.objectives = objectives_of(config)
-        known = label_weights(data, self.settings, self.objectives, self.device)
-        self.label_weight_L, self.inverse_propensity_L = known
+        self.label_weight_L, self.inverse_propensity_L = label_weights(data, self.settings, self.objectives)
         weighted = self.label_weight_L is not None
         self.streaming = {n for n, each in self.objectives.items() if streams(self.model.head(n), each, weighted)}
         self.all_labels = any(objective.needs_all for objective in self.objectives.values())
@@ -182,6 +154,15 @@ class Trainer:
             return None
         labels = self.label_tokens if self.reads_labels else None
         return EncodedTexts(self.model, self.query_tokens, labels, self.settings.encode.search_chunk)
+
+    @cached_property
+    def of_all(self) -> tuple[Tensor, Tensor | None] | None:
+        """The ids and the weights of all labels, on the device of the run; None if pools are drawn."""
+        if not self.all_labels:
+            return None
+        weight_L = self.label_weight_L
+        ids_L = torch.arange(self.data.num_labels, device=self.device)
+        return ids_L, None if weight_L is None else weight_L.to(self.device)
 
     def _start_heads(self, known: Sequence[str]) -> None:
         """Let heads initialise themselves from the data, except those whose weights are known."""
@@ -269,31 +250,29 @@ class Trainer:
         return ahead(lambda item: self.prepare(*item), enumerate(plan, first_step), partial(self.part, "plan wait"))
 
     def prepare(self, step: int, rows: NDArray[np.int64]) -> Prepared:
-        """The label pool of these queries and the tokens of both sides in chunks, on the device of the run."""
+        """The label pool of these queries and the tokens of both sides in chunks, sent to the device of the run."""
         pool = self.settings.pool
         with self.part("plan"):
             mined_QE = self.miner.sample(rows, self.eta, self.exclude_NL, self.keys.rng("negatives", step))
             given = rows, self.targets_NL, self.filter_NL, mined_QE, pool.beta, pool.cap, self.keys.rng("pool", step)
             batch = build_batch(*given, self.all_labels, pool.replacement, pool.gap)
         with self.part("collate"):
-            key_Q, key_P = self._keys(step, "query", batch.rows_Q), self._keys(step, "label", batch.labels_P)
-            queries, labels = self._in_chunks(step, batch, key_Q, key_P, chunk := self.chunk)
-            labels_P = torch.from_numpy(batch.labels_P).to(self.device)
+            ids_P = torch.from_numpy(batch.labels_P)
             weight_P, inverse_propensity_P = (
-                None if x_L is None else x_L[labels_P] for x_L in (self.label_weight_L, self.inverse_propensity_L)
+                None if x_L is None else x_L[ids_P] for x_L in (self.label_weight_L, self.inverse_propensity_L)
             )
-            truth = Truth.of_batch(batch, self.device).with_propensities(inverse_propensity_P)
+            labels_P, weight_P = self.of_all or (ids_P, weight_P)
+            key_Q = text_keys(self._key_seed(step, "query"), torch.from_numpy(batch.rows_Q))
+            key_P = text_keys(self._key_seed(step, "label"), labels_P)
+            queries, labels = self._in_chunks(step, batch, key_Q, key_P, chunk := self.chunk)
+            truth = Truth.of_batch(batch, "cpu").with_propensities(inverse_propensity_P)
             seed, update_seed = self.keys.seed_for("heads", step, 0), self.keys.seed_for("updates", step)
-            sides, complete = (
-                (queries, labels, labels_P, truth, weight_P),
-                complete_by_band(batch, self.targets_NL, self.bands.names, self.bands.group_L),
-            )
+            complete = complete_by_band(batch, self.targets_NL, self.bands.names, self.bands.group_L)
             fixed = self.fixed.take(batch.rows_Q, batch.labels_P) if self.fixed else None
-            return Prepared(batch, *sides, seed, complete, key_Q, key_P, update_seed, chunk, fixed)
-
-    def _keys(self, step: int, side: Side, ids: NDArray[np.int64]) -> Tensor:
-        """The keys of dropout of these queries or labels."""
-        return text_keys(self._key_seed(step, side), torch.from_numpy(ids)).to(self.device)
+            tensors = queries, labels, labels_P, truth, weight_P
+            prepared = Prepared(batch, *tensors, seed, complete, key_Q, key_P, update_seed, chunk, fixed)
+            prepared, shipment = self.ship(prepared)
+            return replace(prepared, shipment=shipment)
 
     def _key_seed(self, step: int, side: Side) -> int:
         return self.keys.seed_for(f"dropout {side}", step)
@@ -313,47 +292,72 @@ class Trainer:
     ) -> list[Chunk]:
         size = chunk or max(len(rows), 1)
         parts = [slice(start, start + size) for start in range(0, len(rows), size)]
-        inputs = [to_device(self.model.encoder.collate(tokens.take(rows[part])), self.device) for part in parts]
+        inputs = [self.model.encoder.collate(tokens.take(rows[part])) for part in parts]
         seeds = [self.keys.seed_for(side, step, number) for number in range(len(parts))]
         keys = [None if key is None else key[part] for part in parts]
         return list(map(Chunk, inputs, seeds, keys))
 
     def step(self, step: int, prepared: Prepared) -> Record:
         """Train on a prepared batch, unless a number is not finite; returns its record."""
-        started = time.perf_counter()
-        batch, record = prepared.batch, {"loss": 0.0, "gradient_norm": 0.0, "terms": {}}
-        if len(batch.rows_Q):
-            with self.compiled():
-                loss, values = self._fitted_backward(step, prepared)
-            with self.part("clip and check"):
-                norm = self.optimizers.clip()
-                numbers = torch.stack([loss, norm, *values.values()]).tolist()
-            if not math.isfinite(numbers[0]) or not math.isfinite(numbers[1]):
-                found = dict(zip(("loss", "gradient norm", *values), numbers, strict=True))
-                self.optimizers.discard()
-                raise diverged(self, step, prepared, found)
-            torch.manual_seed(prepared.update_seed)
-            self.optimizers.step(self.part)
-            terms = dict(zip(values, numbers[2:], strict=True))
-            record = {"loss": numbers[0], "gradient_norm": numbers[1], "terms": terms}
+        return self.finish(self.launch(step, prepared))
+
+    def launch(self, step: int, prepared: Prepared) -> Launched:
+        """Begin a step. If `late`, the host does not wait for its numbers; nothing moves if one is not finite."""
+        launched = Launched(step, prepared, time.perf_counter(), self.optimizers.host_state())
+        if prepared.shipment:
+            prepared.shipment.receive()
+        if not len(prepared.batch.rows_Q):
+            return launched
+        if self.late and self.optimizers.sound is None:
+            self.optimizers.watch(torch.zeros(1, device=self.device))
+        with self.compiled():
+            loss, values = self._fitted_backward(step, prepared)
+        with self.part("clip and check"):
+            numbers = torch.stack([loss, self.optimizers.clip(), *values.values()])
+            fetched = Fetched(numbers) if self.device.type == "cuda" else numbers
+            launched = replace(launched, names=("loss", "gradient norm", *values), numbers=fetched)
+            if self.late:
+                self.optimizers.watch(numbers[:2])
+            else:
+                self._refuse_divergence(launched)
+        torch.manual_seed(prepared.update_seed)
+        self.optimizers.step(self.part)
+        return launched
+
+    def finish(self, launched: Launched) -> Record:
+        """The record of a step, which is waited for; raises `DivergedError` if it moved nothing."""
+        self._refuse_divergence(launched)
+        batch, found = launched.prepared.batch, launched.values()
+        started, self.finished = max(launched.started, self.finished), time.perf_counter()
         return {
-            **record,
+            "loss": found.pop("loss", 0.0),
+            "gradient_norm": found.pop("gradient norm", 0.0),
+            "terms": found,
             "queries": len(batch.rows_Q),
             "pool": len(batch.labels_P),
             "positives": len(batch.positives[0]) / max(len(batch.rows_Q), 1),
-            "complete": dict(prepared.complete),
+            "complete": dict(launched.prepared.complete),
             "dropped": batch.dropped,
             "missing_negatives": batch.missing,
-            "seconds": time.perf_counter() - started,
+            "seconds": self.finished - started,
         }
+
+    def _refuse_divergence(self, launched: Launched) -> None:
+        """Raise with the culprit if the loss or the gradient is not finite; the state is then that before the step."""
+        found = launched.values()
+        if not all(math.isfinite(found.get(name, 0.0)) for name in ("loss", "gradient norm")):
+            self.optimizers.rewind(launched.before)
+            raise diverged(self, launched.step, launched.prepared, found)
 
     def _fitted_backward(self, step: int, prepared: Prepared) -> tuple[Tensor, dict[str, Tensor]]:
         """`backward`; with `encode.chunk=auto`, repeated with half the chunk as often as memory runs out."""
         while True:
             if prepared.chunk != self.chunk:  # prepared before the chunk was lowered
                 batch, keys = prepared.batch, (prepared.key_Q, prepared.key_P)
-                queries, labels = self._in_chunks(step, batch, *keys, self.chunk)
+                (queries, labels), shipment = self.ship(self._in_chunks(step, batch, *keys, self.chunk))
                 prepared = replace(prepared, queries=queries, labels=labels, chunk=self.chunk)
+                if shipment:
+                    shipment.receive()
             try:
                 return self.backward(step, prepared)
             except (MemoryError, RuntimeError) as error:

@@ -15,7 +15,7 @@ from xmclab.errors import DataError
 from xmclab.model.dropout import key_dropouts, keyed, text_keys
 from xmclab.model.encoders.hf import HuggingFace
 from xmclab.training.batches import Chunk
-from xmclab.training.trainer import ChunkedEncoding
+from xmclab.training.encoding import ChunkedEncoding
 
 TEXTS = ["red green blue", "red", "blue blue red green green red", ""]
 

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from xmclab.api import Encoder, Ragged, Side, Tokens, linear, log, option
 from xmclab.model.dropout import current, drop_items
 from xmclab.model.encoders.features import FeatureOptions, Featuriser
-from xmclab.model.tables import RowTable, TableOptimizer, sparse_gradient
+from xmclab.model.tables import RowTable, TableOptimizer
 from xmclab.system.reading import load_arrays, read_json
 
 FEATURES, IDF = "features.json", "idf.npy"
@@ -116,7 +116,7 @@ class Bag(Encoder, FeatureOptions):
     def forward(self, tokens: Tokens, side: Side = "query") -> Tensor:
         weight_T = self._weights(tokens)
         first, *others = (
-            _SparseProduct.apply(table.weight, table.scale, weight_T, tokens)  # type: ignore[no-untyped-call]
+            _SparseProduct.apply(table.weight, table, weight_T, tokens)  # type: ignore[no-untyped-call]
             for table in self._tables(side)
         )
         x_BD: Tensor = sum(others, start=first)
@@ -145,23 +145,24 @@ def _options(features: FeatureOptions) -> dict[str, Any]:
 class _SparseProduct(torch.autograd.Function):
     """x_BD = A v for sparse A and the rows v = scale * table; the backward product is the same kernel on columns of A.
 
-    Rows are read where they are, and the gradient, that of v, has those of the features that occur.
+    Rows are read where they are; the table takes the gradient, that of v, of the features that occur.
     """
 
     @staticmethod
-    def forward(ctx: Any, table: Tensor, scale: float, weight_T: Tensor, tokens: Tokens) -> Tensor:
-        weight_T = weight_T.to(table.dtype)
+    def forward(ctx: Any, weight: Tensor, table: RowTable, weight_T: Tensor, tokens: Tokens) -> Tensor:
+        weight_T = weight_T.to(weight.dtype)
         by_column = [tokens[name] for name in ("features_U", "column_offset_U", "row_by_column_T")]
         ctx.save_for_backward(*by_column, weight_T[tokens["by_column_T"]])
-        ctx.shape = table.shape
-        weight_T = weight_T if scale == 1.0 else weight_T * scale
+        ctx.table = table
+        weight_T = weight_T if table.scale == 1.0 else weight_T * table.scale
         return F.embedding_bag(
-            tokens["feature_T"], table, tokens["row_offset_B"], mode="sum", per_sample_weights=weight_T
+            tokens["feature_T"], weight, tokens["row_offset_B"], mode="sum", per_sample_weights=weight_T
         )
 
     @staticmethod
     @once_differentiable  # type: ignore[untyped-decorator]
-    def backward(ctx: Any, g_BD: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, g_BD: Tensor) -> tuple[None, None, None, None]:
         features_U, offset_U, row_T, weight_T = ctx.saved_tensors
         g_UD = F.embedding_bag(row_T, g_BD.contiguous(), offset_U, mode="sum", per_sample_weights=weight_T)
-        return sparse_gradient(features_U, g_UD, ctx.shape), None, None, None
+        ctx.table.add_gradient(features_U, g_UD, distinct=True)
+        return None, None, None, None

@@ -98,7 +98,7 @@ class Classifier(ProjectedHead):
         return q_BD if self.bias == "none" else F.pad(q_BD, (0, 1), value=1.0)
 
     def labels(self, x_PD: Tensor | None, labels_P: Tensor) -> Tensor:
-        return self.of_rows(self.psi(labels_P))
+        return self.of_rows(self.psi(labels_P, distinct=True))
 
     @property
     def label_rows(self) -> RowTable:

@@ -101,5 +101,5 @@ class DualEncoder(ProjectedHead):
     def _biases(self, labels_P: Tensor) -> Tensor:
         """[P, 1] those of these labels; ids from L on are new labels."""
         old_P = labels_P < len(self.offset.weight)
-        bias_P1 = self.offset(labels_P.clamp(max=len(self.offset.weight) - 1))
+        bias_P1 = self.offset(labels_P.clamp(max=len(self.offset.weight) - 1), distinct=self.training)
         return self.limited(torch.where(old_P[:, None], bias_P1, self.get_buffer("offset_of_new")))
