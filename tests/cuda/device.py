@@ -260,8 +260,10 @@ def _jagged_backend(query: Tensor, *_: object) -> SDPBackend:
 class Stream:
     """A stream or an event: the order of things is not looked at, but the host may wait for them."""
 
-    def __init__(self, device: Device, *_: object, **__: object) -> None:
-        self.device = device
+    device: Device  # of the class that `pretended` makes
+
+    def __init__(self, *_: object, **__: object) -> None:
+        """Nothing is asked for."""
 
     def synchronize(self) -> None:
         self.device.waits("synchronize", ())
@@ -273,7 +275,7 @@ class Stream:
         return 1.0
 
     def record_event(self, event: Stream | None = None) -> Stream:
-        return event or Stream(self.device)
+        return event or type(self)()
 
     def record(self, stream: Stream | None = None) -> None:
         """Nothing runs."""
@@ -293,7 +295,8 @@ def _properties(capability: tuple[int, int]) -> Any:
 
 
 def _answers(mode: Device, capability: tuple[int, int]) -> dict[str, Any]:
-    """What `torch.cuda` says; functions are called, other values returned."""
+    """What `torch.cuda` has; other values than functions and classes are returned by a function."""
+    stream = type("Stream", (Stream,), {"device": mode})
     return {
         "is_available": True,
         "is_initialized": True,
@@ -315,10 +318,10 @@ def _answers(mode: Device, capability: tuple[int, int]) -> dict[str, Any]:
         "manual_seed_all": None,
         "manual_seed": None,
         "synchronize": lambda *_: mode.waits("synchronize", ()),
-        "Stream": lambda *_, **__: Stream(mode),
-        "Event": lambda *_, **__: Stream(mode),
-        "current_stream": lambda *_: Stream(mode),
-        "default_stream": lambda *_: Stream(mode),
+        "Stream": stream,
+        "Event": stream,
+        "current_stream": lambda *_: stream(),
+        "default_stream": lambda *_: stream(),
         "stream": contextlib.nullcontext,
         "_lazy_init": None,
     }
