@@ -73,7 +73,9 @@ class Device(TorchDispatchMode):
         if func is aten.record_stream.default:
             return None
         if (read := self._read(func, args, kwargs)) is not None:
-            self.waits(func, args)
+            behind = func is aten.copy_.default and len(args) > 2 and args[2] and self.is_pinned(args[0])
+            if not behind:  # in its stream, and the host goes on
+                self.waits(func, args)
             return read
         found = self._answered(func, args, kwargs)
         if found is NotImplemented:
@@ -342,6 +344,7 @@ def pretended(mode: Device, capability: tuple[int, int] = (8, 0)) -> Iterator[No
         for name, answer in _answers(mode, capability).items():
             replace(torch.cuda, name, constantly(answer))
         replace(nn.Module, "to", _to)
+        replace(Tensor, "record_stream", lambda *_: None)
         replace(FakeTensorMode, "may_turn_const", lambda *_: False)
         replace(FakeTensorMode, "avoid_device_init", True)  # or it would really copy from the host
         replace(FakeTensor, "tolist", lambda x: x.cpu().tolist())  # its own reads one number after the other

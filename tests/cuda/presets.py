@@ -174,7 +174,11 @@ def measured(preset: Preset) -> dict[str, Any]:
         "held": meter.held,
         "peak": meter.peak,
         "at_peak": dict(Counter(meter.at_peak).most_common(12)),
-        "parts": {part.name: part.bytes for part in computed if part.place == "device" and part.phase in ("always", "training")},
+        "parts": {
+            part.name: part.bytes
+            for part in computed
+            if part.place == "device" and part.phase in ("always", "training")
+        },
     }
 
 
