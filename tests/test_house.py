@@ -36,7 +36,7 @@ SIDEWAYS = {("plan", "model.device"), ("data", "model.device")}  # a room, and w
 HALL = {"__init__", "__main__", "api", "errors", "keys", "options"}
 LONG_FILE, LONG_FUNCTION = 450, 60
 LONG_FILES = {"api.py": "every interface in one file, which a plugin author reads from top to bottom"}
-NOT_MIRRORED = {"laws", "faults", "golden"}  # folders of tests that belong to no room
+NOT_MIRRORED = {"laws", "faults", "golden", "cuda"}  # folders of tests that belong to no room
 CROSS_CUTTING = {
     "cli/test_combinations.py",  # every reduction with every loss, in whole runs
     "cli/test_errors.py",  # bad input to any command, in a process of its own

@@ -224,3 +224,20 @@ def test_a_loss_that_averages_by_itself_is_refused(batch, shrink):
         Objective([Term("mine", 1.0, Averaged(), Psl())])(*batch)
     assert caught.value.exit_code == 4
     assert "'mine'" in str(caught.value)
+
+
+@dataclass
+class Sensitive(MultiClassLoss):
+    """Has products, which autocast would round."""
+
+    def terms(self, s_QP: Tensor, y_QP: Tensor) -> Tensor:
+        assert not torch.is_autocast_enabled(s_QP.device.type)
+        return s_QP.exp() @ s_QP.new_ones(s_QP.shape[1], s_QP.shape[1]) - s_QP
+
+
+def test_a_loss_is_computed_without_autocast(batch):
+    s_QP, y_QP = batch[0].float(), batch[1].float()
+    objective = Objective([Term("sensitive", 1.0, Sensitive(), Psl())])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = objective(s_QP, y_QP)
+    torch.testing.assert_close(found, objective(s_QP, y_QP), rtol=0, atol=0)

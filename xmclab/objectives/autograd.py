@@ -9,6 +9,7 @@ from torch import Tensor
 
 from xmclab.errors import PluginError, Problem
 from xmclab.objectives.engine import divisor
+from xmclab.objectives.scores import without_autocast
 
 if TYPE_CHECKING:
     from xmclab.objectives.objective import Direction
@@ -35,7 +36,8 @@ def value_by_autograd(direction: Direction, s_QP: Tensor, truth: Truth, label_we
     if truth.inverse_propensity_E is not None and term.loss.targets == "inverse_propensity":
         at = truth.row_E, truth.column_E
         t_QP = t_QP.index_put(at, t_QP[at] * truth.inverse_propensity_E.to(t_QP.dtype))
-    l_QP = term.loss.terms(s_QP, t_QP)
+    with without_autocast(s_QP):
+        l_QP = term.loss.terms(s_QP, t_QP)
     if l_QP.shape != s_QP.shape:
         raise PluginError(
             Problem(

@@ -16,7 +16,6 @@ A matrix that fits in one block is computed once. Scores are given, or come from
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from torch.nn.functional import threshold
 from xmclab.api import BinaryLoss, Loss, MultiClassLoss, Pairs
 from xmclab.errors import PluginError, Problem
 from xmclab.kernels.dispatch import accelerated_by, large_matrix
-from xmclab.objectives.scores import Evaluation, Scores
+from xmclab.objectives.scores import Evaluation, Scores, without_autocast
 from xmclab.objectives.truth import Anchors, Truth, check_labels
 
 if TYPE_CHECKING:
@@ -410,9 +409,7 @@ def in_closed_form(
     scores: Scores, truth: Truth, directions: Sequence[Direction], label_weight_P: Tensor | None
 ) -> Evaluation:
     """The value of directions that have a closed form."""
-    device = scores.like.device.type
-    available = torch.amp.is_autocast_available(device)
-    with torch.autocast(device, enabled=False) if available else contextlib.nullcontext():
+    with without_autocast(scores.like):
         total, *values = _Run.apply(scores, truth, directions, label_weight_P, *scores.inputs)  # type: ignore[no-untyped-call]
     return Evaluation(total, {direction.name: value for direction, value in zip(directions, values, strict=True)})
 

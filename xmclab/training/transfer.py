@@ -100,7 +100,7 @@ class Fetched:
     """Numbers on their way to the host; reading them waits until they are there."""
 
     def __init__(self, x: Tensor) -> None:
-        self._event: torch.cuda.Event | None = None
+        self._event: torch.cuda.Event | None = None  # None: they are there
         if x.is_cuda:
             self._x = torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
             self._event = torch.cuda.current_stream(x.device).record_event()
@@ -110,5 +110,6 @@ class Fetched:
     def tolist(self) -> list[float]:
         if self._event is not None:
             self._event.synchronize()
+            self._event = None
         numbers: list[float] = self._x.tolist()
         return numbers
