@@ -42,8 +42,6 @@ def test_own_training_loop_learns(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_sentence_transformer_learns_by_its_own_trainer(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("sentence_transformers", "datasets", "accelerate"):
-        pytest.importorskip(name)
     runpy.run_path(str(EXAMPLES / "sentence_transformers_loss.py"), run_name="__main__")
     words = capsys.readouterr().out.split()
     before, after = (float(words[place]) for place in (words.index("before,") - 2, words.index("after") - 2))

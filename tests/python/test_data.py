@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
+import pyarrow
 import pytest
 
 import xmclab as xl
@@ -70,13 +72,11 @@ def test_a_single_label_is_not_taken_apart() -> None:
 
 
 def test_a_pyarrow_table_is_read(rows: Rows) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    made = arrow.table({"query": [text for text, _ in rows], "labels": [labels for _, labels in rows]})
+    made = pyarrow.table({"query": [text for text, _ in rows], "labels": [labels for _, labels in rows]})
     assert same(xl.read(made), xl.read(rows))
 
 
 def test_a_frame_of_pandas_is_read(rows: Rows) -> None:
-    pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"query": [text for text, _ in rows], "labels": [labels for _, labels in rows]})
     frame["seen"] = pandas.Timestamp("2020-01-01")  # of no concern
     assert same(xl.read(frame), xl.read(rows))
