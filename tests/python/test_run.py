@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from torch import Tensor
 
 import xmclab as xl
 from xmclab.api import MultiClassLoss
+from xmclab.cli.keys import with_recipe
 from xmclab.errors import ConfigError, DataError, PluginError, Stopped
 from xmclab.host import default_registry, resolve
 from xmclab.runs import store
@@ -66,6 +68,11 @@ def test_a_run_is_that_of_the_command(call: Callable[..., Any]) -> None:
     assert ours.metrics == json.loads(out)["metrics"]
     theirs, mine = (resolve([f"recipe={name}/config.yaml"], ours.registry).to_dict() for name in ("theirs", "ours"))
     assert {key for key in theirs if theirs[key] != mine[key]} == {"device"}
+
+
+def test_the_recipe_of_a_call_without_one_is_that_of_the_command() -> None:
+    words, _ = with_recipe([], default_registry())
+    assert words == [f"recipe={inspect.signature(xl.train).parameters['recipe'].default}"]
 
 
 def test_a_run_shows_what_it_found(rows: Rows) -> None:

@@ -47,6 +47,16 @@ class Option:
         """The bounds, such as `>= 0, < 1`."""
         return ", ".join(f"{SIGNS[sign]} {bound:g}" for sign, bound in self.bounds.items())
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that it takes, all or beside numbers: those of a choice, `none`, `true`."""
+        return tuple(word for member in _members(self.type) for word in _words(member))
+
+    @property
+    def number(self) -> str:
+        """The default, if it is a number."""
+        return str(self.default) if isinstance(self.default, int | float) and not isinstance(self.default, bool) else ""
+
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
         # pydantic takes no config for a dataclass, and a group of settings is one.
@@ -107,6 +117,12 @@ def _members(annotation: Any) -> tuple[Any, ...]:
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
     return typing.get_args(annotation) if typing.get_origin(annotation) is Literal else ()
+
+
+def _words(annotation: Any) -> tuple[str, ...]:
+    if annotation is bool:
+        return "false", "true"
+    return ("none",) if annotation is type(None) else tuple(map(str, _choices(annotation)))
 
 
 def _type_name(annotation: Any) -> str:

@@ -8,11 +8,10 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from xmclab.api import Dataset
 from xmclab.data import open_data
 from xmclab.errors import ConfigError, DataError, Problem, XmclabError
 from xmclab.host.resolver import resolve
@@ -20,6 +19,7 @@ from xmclab.python.given import Given
 from xmclab.system.files import new_file
 
 DATA_KEYS = ("data.", "reader=", "reader.", "plugin=")
+Result = TypeVar("Result")
 Source = Any  # a name or path, a DataFrame, a pyarrow table, dicts, or pairs of a text and its labels
 
 
@@ -39,7 +39,7 @@ class Data:
         self.source, self.words, self.tables = source, tuple(given.words), tables
         self._config = resolve([f"data={source}", *given.words], given.registry)
         self.registry = self._config.registry
-        self.dataset: Dataset = _without_folder(tables, lambda: open_data(self._config))
+        self.dataset = _without_folder(tables, lambda: open_data(self._config))
         if tables is not None:
             weakref.finalize(self, shutil.rmtree, tables.parent, ignore_errors=True)
 
@@ -106,7 +106,7 @@ def read(
         raise
 
 
-def _without_folder(tables: Path | None, call: Any) -> Any:
+def _without_folder(tables: Path | None, call: Callable[[], Result]) -> Result:
     """The result of a call, whose errors name tables from memory without their folder."""
     try:
         return call()

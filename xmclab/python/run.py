@@ -16,6 +16,7 @@ from xmclab.api import Ranking
 from xmclab.host.config import Config
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
+from xmclab.host.schema import DEFAULT_RECIPE
 from xmclab.python.data import Data, Source, read
 from xmclab.python.given import Given, Parts
 from xmclab.python.html import curves_as_html, table_as_html
@@ -113,7 +114,7 @@ class Run:
 
 
 def train(
-    recipe: str | Path | None = "unidec",
+    recipe: str | Path | None = DEFAULT_RECIPE,
     data: Data | Source = None,
     *overrides: str,
     out: str | Path | None = None,
