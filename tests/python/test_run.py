@@ -88,6 +88,8 @@ def test_a_run_shows_what_it_found(rows: Rows) -> None:
     assert f"{run.metrics['de']['P@1']:.2f}" in shown
     assert "<svg" in shown
     assert str(run).startswith("unidec on memory (test: 5 queries, 9 labels)")
+    search = [*run.metrics][-1]
+    assert repr(run) == f"Run({run.folder}: unidec on memory, P@1 {run.metrics[search]['P@1']:.2f} by {search})"
     assert run.predict("red car", k=2)[0] == run.model.predict("red car", k=2)[0]
     assert run.rank(["red car"], k=2).ids_NK.shape == (1, 2)
 

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -142,8 +142,16 @@ def options_of(cls: type) -> Mapping[str, Option]:
     Raises:
         PluginError: an option's type cannot be evaluated, or values cannot be converted to it.
     """
+    options = _declared(cls)
+    if any(isinstance(option.default, list | dict | set) for option in options.values()):
+        return _declared.__wrapped__(cls)  # each caller gets a default of its own
+    return options
+
+
+@cache
+def _declared(cls: type) -> Mapping[str, Option]:
     fields = [field for field in dataclasses.fields(cls) if field.init and not field.name.startswith("_")]
-    return {field.name: _option(cls, field) for field in fields}
+    return types.MappingProxyType({field.name: _option(cls, field) for field in fields})
 
 
 def _option(cls: type, field: dataclasses.Field[Any]) -> Option:
