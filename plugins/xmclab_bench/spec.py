@@ -56,19 +56,8 @@ BUDGETS = ("steps", "time")
 UNFIT = ("refuse", "skip")
 GROUPS = ("rows", "tuned", "space", "grid", "predictions")  # keys that hold others
 KEYS = ("base", *GROUPS, "columns", "searches", "metrics", "measures", "target", "budget", "reference", "unfit")
-
-ONLY_SHOWN = (
-    "title",
-    "searches",
-    "metrics",
-    "measures",
-    "target",
-    "notes",
-    "reference",
-    "unfit",
-    "beside",
-    "predictions",
-)
+SHOWN_KEYS = ("searches", "metrics", "measures", "target", "reference", "unfit", "predictions")
+ONLY_SHOWN = ("title", "notes", "beside", *SHOWN_KEYS)
 
 
 @dataclass(frozen=True)
