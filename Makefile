@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: run test lint install bench-quality bench-speed bench-index bench-plan bench-million bench-data bench-pml bench-pecos bench-checkpoint bench-results chaos clean
+.PHONY: run test lint install notebook bench-quality bench-speed bench-index bench-plan bench-million bench-data bench-pml bench-pecos bench-checkpoint bench-results chaos clean
 
 run: install  ## train UniDEC on the embedded data and print its table
 	$(BIN)/xmclab run recipe=unidec loss.clf=ds+bce
@@ -21,6 +21,10 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+notebook: install  ## execute examples/notebook and keep what its cells show
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable ".[notebook]"
+	$(BIN)/python examples/notebook/execute.py
 
 bench-quality: install  ## quality on the embedded data over three seeds: benchmarks/quality/debian.md
 	$(BIN)/python benchmarks/quality/quality.py debian --seeds 3

@@ -1,6 +1,6 @@
 """Train a SentenceTransformer with an objective of xmclab: SentenceTransformerTrainer, pairs of a query and a label.
 
-Needs `pip install "sentence-transformers[train]"`. The model is made here: a random vector per word, and their mean.
+Needs `pip install "xmclab[sentence-transformers]"`. The model is made here: a random vector per word, and their mean.
 """
 
 import tempfile
@@ -8,7 +8,7 @@ import tempfile
 import torch
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
-from sentence_transformers.models import StaticEmbedding
+from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.normalizers import Lowercase

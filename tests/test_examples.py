@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 import runpy
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +20,7 @@ from xmclab.host.resolver import resolve
 from xmclab.runs.run import run
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
-COVERED = {"own_training_loop.py", "plugin_minimal", "plugin_sampler", "sentence_transformers_loss.py"}
+COVERED = {"notebook", "own_training_loop.py", "plugin_minimal", "plugin_sampler", "sentence_transformers_loss.py"}
 SMALL = ["data=tiny", "epochs=1", "baseline=none", "encoder.chars_from=0", "sampler.batch_size=512"]
 LATER = f"""
 import xmclab
@@ -42,12 +46,51 @@ def test_own_training_loop_learns(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_sentence_transformer_learns_by_its_own_trainer(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("sentence_transformers", "datasets", "accelerate"):
-        pytest.importorskip(name)
     runpy.run_path(str(EXAMPLES / "sentence_transformers_loss.py"), run_name="__main__")
     words = capsys.readouterr().out.split()
     before, after = (float(words[place]) for place in (words.index("before,") - 2, words.index("after") - 2))
     assert after > before + 5
+
+
+@pytest.fixture(scope="module")
+def cells() -> list[dict[str, Any]]:
+    """The code cells of the notebook, with what they showed when it was executed last."""
+    text = (EXAMPLES / "notebook" / "first_run.ipynb").read_text(encoding="utf-8")
+    return [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+
+
+def shown(cell: dict[str, Any]) -> dict[str, str]:
+    """The value of the last line of a cell, by media type."""
+    found = [output["data"] for output in cell["outputs"] if output["output_type"] == "execute_result"]
+    return {kind: "".join(lines) for kind, lines in found[-1].items()} if found else {}
+
+
+def test_the_notebook_was_executed_from_top_to_bottom(cells: list[dict[str, Any]]) -> None:
+    assert [cell["execution_count"] for cell in cells] == [*range(1, len(cells) + 1)]
+    assert {output["output_type"] for cell in cells for output in cell["outputs"]} == {"execute_result", "stream"}
+    text = (EXAMPLES / "notebook" / "first_run.ipynb").read_text(encoding="utf-8")
+    assert len(text) < 150_000
+    assert not re.search(r"/(tmp|home|root|Users|usr)/|iopub|\\u001b|Warning", text)
+
+
+def test_the_cells_of_the_notebook_run(
+    cells: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On fewer rows, and each shows a table or a text where it showed one."""
+    monkeypatch.chdir(tmp_path)
+    rows = (EXAMPLES / "notebook" / "packages.csv").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "packages.csv").write_text("\n".join(rows[:150]), encoding="utf-8")
+    module = ModuleType("notebook")
+    monkeypatch.setitem(sys.modules, "notebook", module)  # where dataclasses look for the types of fields
+    for cell in cells:
+        *body, last = ast.parse("".join(cell["source"])).body
+        assert isinstance(last, ast.Expr), "every cell shows something"
+        exec(compile(ast.Module(body, []), "cell", "exec"), vars(module))
+        value = eval(compile(ast.Expression(last.value), "cell", "eval"), vars(module))
+        assert ("text/html" in shown(cell)) == hasattr(value, "_repr_html_")
+    html = vars(module)["run"]._repr_html_()
+    assert "<table" in html
+    assert "<svg" in html
 
 
 def test_the_minimal_plugin_trains_as_a_file(tmp_path: Path) -> None:

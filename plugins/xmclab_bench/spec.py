@@ -56,19 +56,8 @@ BUDGETS = ("steps", "time")
 UNFIT = ("refuse", "skip")
 GROUPS = ("rows", "tuned", "space", "grid", "predictions")  # keys that hold others
 KEYS = ("base", *GROUPS, "columns", "searches", "metrics", "measures", "target", "budget", "reference", "unfit")
-
-ONLY_SHOWN = (
-    "title",
-    "searches",
-    "metrics",
-    "measures",
-    "target",
-    "notes",
-    "reference",
-    "unfit",
-    "beside",
-    "predictions",
-)
+SHOWN_KEYS = ("searches", "metrics", "measures", "target", "reference", "unfit", "predictions")
+ONLY_SHOWN = ("title", "notes", "beside", *SHOWN_KEYS)
 
 
 @dataclass(frozen=True)
@@ -311,6 +300,8 @@ class _Reader:
             self._take_predictions(name, Entry(key, value, "override", text))
         elif key in KEYS and key not in ("base", *GROUPS):
             self.values[key] = Entry(key, value, "override", key), split_list(value)
+        elif group in GROUPS or key == "base":
+            self.problems.append(self._only_in_files(text))
         else:
             self.base.append(text)
             self.tuned = {
@@ -319,6 +310,19 @@ class _Reader:
             deaf = [row for row, overrides in self.rows.items() if any(_sets(other, key) for other in overrides)]
             if deaf:
                 self.notes.append(f"{text}: ignored by {', '.join(map(repr, deaf))}, which set it themselves")
+
+    def _only_in_files(self, text: str) -> Problem:
+        """Why a key of a spec cannot be an override, and what to type instead."""
+        key, _, value = text.partition("=")
+        group, _, name = key.partition(".")
+        if group == "base":
+            return Problem(text, "overrides are added to the base as they are", f"such as {value or 'epochs=2'}")
+        if group == "grid" and name in self.grid:
+            return Problem(text, "values of the grid are set by their key", f"{name}={value}")
+        if group == "predictions":
+            return Problem(text, "predictions have a name", "such as predictions.theirs=runs/theirs.txt")
+        hint = f"edit a copy of {self.path}, and run xmclab bench ./COPY.yaml"
+        return Problem(text, f"{group} can only be set in a spec file", hint)
 
     def spec(self) -> Spec:
         columns = self._one("columns", "")

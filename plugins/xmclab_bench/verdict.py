@@ -213,7 +213,12 @@ def _compared(place: _Place, tested: Sequence[str]) -> tuple[str | None, list[st
 
 
 def _highest(place: _Place, leader: str) -> str:
-    return f"{_told(leader)} has the highest, {place.rows[leader]['mean']:.2f}"
+    """The rows with the highest mean, as it is shown."""
+    shown = {name: f"{row['mean']:.2f}" for name, row in place.rows.items()}
+    best = [name for name in shown if shown[name] == shown[leader]]
+    if len(best) == len(shown) > MOST_NAMED:
+        return f"all {len(best)} rows are tied at {shown[leader]}"
+    return f"{_rows(best)} {'has' if len(best) == 1 else 'tie for'} the highest, {shown[leader]}"
 
 
 def _tied(place: _Place, group: Sequence[str], ahead: Sequence[tuple[str, str]], others: bool) -> list[str]:

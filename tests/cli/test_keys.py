@@ -1,53 +1,10 @@
-"""Keys as they are typed: completed, recognised as options, and a recipe that nobody named."""
+"""Keys as they are typed: recognised as options, and a recipe that nobody named."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
-
-
-def completed(words: str, shell: str = "bash") -> list[str]:
-    """What a shell is offered for the last of these words; in bash, `=` is a word of its own."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "_XMCLAB_COMPLETE": f"complete_{shell}"}
-    if shell == "bash":
-        typed = words.replace("=", " = ").split() + [""] * words.endswith(" ")
-        environment |= {"COMP_WORDS": " ".join(typed), "COMP_CWORD": str(len(typed) - 1)}
-    else:
-        environment |= {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
-    code = """
-import sys
-sys.modules["torch"] = None
-sys.argv = ["xmclab"]
-from xmclab.cli import main
-main()
-"""
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    return done.stdout.split()
-
-
-@pytest.mark.parametrize(
-    ("typed", "offered"),
-    [
-        ("xmclab ru", ["run"]),
-        ("xmclab run epo", ["epochs=", "epochs=10"]),
-        ("xmclab run recipe=unidec_", ["unidec_paper", "unidec_release", "unidec_transformer"]),
-        ("xmclab run epochs=3 sampler=", ["cluster", "cluster_mix", "random"]),
-        ("xmclab plan loss.clf=0.7*ds+softm", ["0.7*ds+softmax"]),
-        ("xmclab run data=ti", ["tiny"]),
-        ("xmclab parts sam", ["sampler"]),
-        ("xmclab run --dry", ["--dry-run"]),
-    ],
-)
-def test_words_are_completed_without_torch(typed: str, offered: list[str]) -> None:
-    assert [word for word in completed(typed) if not word.startswith("slices")] == offered
-
-
-def test_a_shell_that_keeps_words_whole_gets_them_whole() -> None:
-    assert completed("xmclab run recipe=unidec_r", "fish") == ["recipe=unidec_release"]
 
 
 @pytest.mark.parametrize(

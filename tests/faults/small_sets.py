@@ -1,4 +1,4 @@
-"""Small data sets, for tests of this folder to spoil."""
+"""Small data sets, for tests of this folder to spoil, and runs on them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from typing import Any
 from xmclab.api import Dataset
 from xmclab.data import open_dataset
 from xmclab.host.registry import default_registry
+
+SMALL = ["recipe=unidec", "head.de.dim=8", "head.clf.dim=8", "sampler.batch_size=8", "epochs=1"]
+SMALL_BAG = [*SMALL, "encoder.dim=8"]
 
 
 def tables(folder: Path, text: str = "red shoes") -> Path:

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_sets import SMALL_BAG
 
 from xmclab import cli
 from xmclab.data import open_dataset
@@ -40,7 +41,6 @@ LABELS = [
 ]
 TRAIN = [{"uid": f"q{row}", "title": f"fruit {row} of {row % 3}", "target_ind": [row % 2]} for row in range(8)]
 TEST = [{"uid": f"t{row}", "title": f"fruit {row}", "target_ind": [row % 3]} for row in range(3)]
-SMALL = ["recipe=unidec", "encoder.dim=8", "head.de.dim=8", "head.clf.dim=8", "sampler.batch_size=8", "epochs=1"]
 
 
 class Folder:
@@ -73,7 +73,7 @@ class Folder:
 
     def refused(self) -> str:
         """What stderr says of a set that neither `run` nor `check` takes."""
-        code, out, err = self.call("run", *SMALL, f"data={self.path}", "--out", str(self.out))
+        code, out, err = self.call("run", *SMALL_BAG, f"data={self.path}", "--out", str(self.out))
         assert (code, out) == (3, "")
         assert not self.out.exists()
         assert all(line.startswith("error: ") for line in err.splitlines())
@@ -83,7 +83,7 @@ class Folder:
 
     def trained(self, *overrides: str) -> tuple[list[dict[str, Any]], str]:
         """The records of a run that must go well, with finite losses and metrics; and what stderr says."""
-        code, out, err = self.call("run", *SMALL, f"data={self.path}", "--out", str(self.out), "--json", *overrides)
+        code, out, err = self.call("run", *SMALL_BAG, f"data={self.path}", "--out", str(self.out), "--json", *overrides)
         assert code == 0, err
         for metrics in json.loads(out)["metrics"].values():
             assert all(map(math.isfinite, metrics.values()))
@@ -289,7 +289,7 @@ def test_words_without_texts_are_refused_with_the_reason(data: Folder) -> None:
 
 def test_two_layouts_in_one_folder_are_a_question(data: Folder) -> None:
     data.write("train.csv", "query,labels", "red,a", "blue,b")
-    code, out, err = data.call("run", *SMALL, f"data={data.path}", "--out", str(data.out))
+    code, out, err = data.call("run", *SMALL_BAG, f"data={data.path}", "--out", str(data.out))
     assert (code, out) == (2, "")
     assert err == (
         f"error: {data.path}: several readers recognise these files: lf_json, table "
@@ -318,7 +318,7 @@ def test_a_file_of_negatives_that_does_not_fit(data: Folder, name: str, text: st
     file = data.path.parent / (name or "n.txt")
     if name:
         file.write_text(text)
-    command = ["run", *SMALL, f"data={data.path}", "miner=file", f"miner.file={file}", "--out", str(data.out)]
+    command = ["run", *SMALL_BAG, f"data={data.path}", "miner=file", f"miner.file={file}", "--out", str(data.out)]
     code, out, err = data.call(*command)
     assert (code, out) == (3, "")
     assert message.replace("SET", data.path.name) in err
@@ -327,7 +327,7 @@ def test_a_file_of_negatives_that_does_not_fit(data: Folder, name: str, text: st
 
 
 def test_a_file_of_negatives_that_is_not_set(data: Folder) -> None:
-    code, _, err = data.call("run", *SMALL, f"data={data.path}", "miner=file", "--out", str(data.out))
+    code, _, err = data.call("run", *SMALL_BAG, f"data={data.path}", "miner=file", "--out", str(data.out))
     assert (code, err) == (2, "error: miner=file: needs a file of negatives (set miner.file=PATH)\n")
     assert not data.out.exists()
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_sets import SMALL_BAG
 
 ROWS = 40
-SMALL = ["recipe=unidec", "encoder.dim=8", "head.de.dim=8", "head.clf.dim=8", "sampler=cluster", "refresh_every=1"]
-SMALL += ["sampler.batch_size=16", "epochs=3", "validate.share=0.2"]
+LONGER = [*SMALL_BAG, "sampler=cluster", "sampler.batch_size=16", "refresh_every=1", "epochs=3", "validate.share=0.2"]
 QUERY = "café 3 茶"
 
 # Trains, exports and predicts in one process. The clock that is moved starts in 1973 and runs backwards.
@@ -74,7 +74,7 @@ class Surroundings:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         process = subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=home / "cwd", env=environment, **pipes)
         assert process.stdin is not None
-        arguments = [self.clock_moved, str(home / "data"), str(home / "out"), QUERY, *SMALL]
+        arguments = [self.clock_moved, str(home / "data"), str(home / "out"), QUERY, *LONGER]
         process.stdin.write(json.dumps(arguments).encode())
         process.stdin.close()
         return process

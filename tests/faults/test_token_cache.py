@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_sets import SMALL
 
 from xmclab import cli
 
 ROWS = 12
-SMALL = ["recipe=unidec", "head.de.dim=8", "head.clf.dim=8", "sampler.batch_size=8", "epochs=1"]
 PARTS = ("training queries", "labels", "test queries")
 
 

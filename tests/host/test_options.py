@@ -119,6 +119,26 @@ def test_what_tuning_tries_must_fit_the_option() -> None:
         option(1, search=[1, 2])  # type: ignore[arg-type]
 
 
+def test_a_default_that_can_change_is_shared_by_nobody() -> None:
+    @dataclass
+    class Listed:
+        names: list[str] = dataclasses.field(default_factory=list)
+        size: int = 1
+
+    options_of(Listed)["names"].default.append("mine")
+    assert options_of(Listed)["names"].default == []
+    assert options_of(Sample) is options_of(Sample), "the others are read once"
+
+
+def test_the_words_of_an_option_are_what_could_be_typed() -> None:
+    found = {name: (each.words, each.number) for name, each in options_of(Sample).items()}
+    assert found["mode"] == (("fast", "none"), "")
+    assert found["level"] == (("1", "2"), "1")
+    assert found["flag"] == (("false", "true"), "")
+    assert found["maybe"] == (("none",), "")
+    assert found["rate"] == ((), "0.5")
+
+
 def test_a_part_reports_all_problems_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         make_part(Sample, {"count": "x", "rate": 7, "wrod": "b"}, "sample")

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
+import pyarrow
 import pytest
 
 import xmclab as xl
@@ -70,16 +72,30 @@ def test_a_single_label_is_not_taken_apart() -> None:
 
 
 def test_a_pyarrow_table_is_read(rows: Rows) -> None:
-    arrow = pytest.importorskip("pyarrow")
-    made = arrow.table({"query": [text for text, _ in rows], "labels": [labels for _, labels in rows]})
+    made = pyarrow.table({"query": [text for text, _ in rows], "labels": [labels for _, labels in rows]})
     assert same(xl.read(made), xl.read(rows))
 
 
 def test_a_frame_of_pandas_is_read(rows: Rows) -> None:
-    pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"query": [text for text, _ in rows], "labels": [labels for _, labels in rows]})
     frame["seen"] = pandas.Timestamp("2020-01-01")  # of no concern
     assert same(xl.read(frame), xl.read(rows))
+
+
+def test_messages_about_rows_name_no_temporary_folder_and_come_once(
+    rows: Rows, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    table = pandas.DataFrame({"query": [text for text, _ in rows], "labels": ["|".join(labels) for _, labels in rows]})
+    assert xl.read(table, test=rows, quiet=True).num_labels == 9
+    assert capfd.readouterr() == ("", "")
+    data = xl.read(table, test=rows)
+    said = "note: memory/train.jsonl: labels are separated by '|'"
+    assert said in capfd.readouterr().err.splitlines()
+    small = {"encoder.dim": 8, "head.de.dim": 8, "head.clf.dim": 8, "epochs": 1, "baseline": None}
+    xl.train("unidec", data, out=tmp_path / "run", **small)
+    err = capfd.readouterr().err
+    assert "training queries" in err
+    assert "labels are separated" not in err
 
 
 class Frame:

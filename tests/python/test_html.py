@@ -14,6 +14,11 @@ def test_a_table_has_the_best_of_each_column_in_bold() -> None:
     assert [bold.text for bold in table.iter("b")] == ["7.13"]
 
 
+def test_what_is_bold_can_be_said() -> None:
+    table = ElementTree.fromstring(table_as_html("one", {"a": {"P@1": 5.0}, "b": {"P@1": 7.0}}, {("a", "P@1")}))
+    assert [bold.text for bold in table.iter("b")] == ["5.00"]
+
+
 def test_a_curve_goes_from_the_first_loss_to_the_last() -> None:
     drawn = ElementTree.fromstring(curves_as_html([0, 1, 2], [3.0, 2.0, 1.0]))
     points = next(drawn.iter("polyline")).attrib["points"].split()

@@ -47,6 +47,8 @@ def test_a_comparison_is_that_of_the_bench(train: Callable[..., Path], small_run
     assert all(0 < test["p"] <= 1 and test["low"] <= test["value"] <= test["high"] for test in found.tests)
     assert found.verdict[0] in str(found)
     assert found.verdict[0].split(",")[0] in found._repr_html_()
+    assert "<b>" not in found._repr_html_(), "with one seed each"
+    assert repr(found) == f"Comparison(2 runs: {' '.join(found.verdict)})"
 
 
 def test_runs_on_the_same_rows_share_a_row(rows: Rows, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from torch import Tensor
 
 import xmclab as xl
 from xmclab.api import MultiClassLoss
+from xmclab.cli.keys import with_recipe
 from xmclab.errors import ConfigError, DataError, PluginError, Stopped
 from xmclab.host import default_registry, resolve
 from xmclab.runs import store
@@ -68,6 +70,11 @@ def test_a_run_is_that_of_the_command(call: Callable[..., Any]) -> None:
     assert {key for key in theirs if theirs[key] != mine[key]} == {"device"}
 
 
+def test_the_recipe_of_a_call_without_one_is_that_of_the_command() -> None:
+    words, _ = with_recipe([], default_registry())
+    assert words == [f"recipe={inspect.signature(xl.train).parameters['recipe'].default}"]
+
+
 def test_a_run_shows_what_it_found(rows: Rows) -> None:
     run = xl.train("unidec", xl.read(rows, test=rows[:5]), **SMALL)
     assert run.folder.parent == Path("runs")
@@ -81,6 +88,8 @@ def test_a_run_shows_what_it_found(rows: Rows) -> None:
     assert f"{run.metrics['de']['P@1']:.2f}" in shown
     assert "<svg" in shown
     assert str(run).startswith("unidec on memory (test: 5 queries, 9 labels)")
+    search = [*run.metrics][-1]
+    assert repr(run) == f"Run({run.folder}: unidec on memory, P@1 {run.metrics[search]['P@1']:.2f} by {search})"
     assert run.predict("red car", k=2)[0] == run.model.predict("red car", k=2)[0]
     assert run.rank(["red car"], k=2).ids_NK.shape == (1, 2)
 

@@ -122,7 +122,7 @@ def test_a_batch_without_labels_is_refused(model: Words) -> None:
 @pytest.mark.parametrize("kind", ["bert", "static"])
 def test_a_real_sentence_transformer_learns(tiny_bert: Path, kind: str) -> None:
     library = pytest.importorskip("sentence_transformers")
-    modules = importlib.import_module("sentence_transformers.models")
+    modules = importlib.import_module("sentence_transformers.sentence_transformer.modules")
     if kind == "bert":
         transformer = modules.Transformer(str(tiny_bert))
         network = library.SentenceTransformer(modules=[transformer, modules.Pooling(8)], device="cpu")

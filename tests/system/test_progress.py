@@ -65,3 +65,14 @@ def test_work_shows_the_files_that_it_reads(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_clock() -> None:
     assert [clock(seconds) for seconds in (0, 61, 3755)] == ["0:00", "1:01", "1:02:35"]
+
+
+@pytest.mark.parametrize("widgets", [True, False])
+def test_a_notebook_has_a_live_line_if_it_has_widgets(monkeypatch: pytest.MonkeyPatch, widgets: bool) -> None:
+    monkeypatch.setattr(progress, "find_spec", lambda name: object() if widgets and name == "ipywidgets" else None)
+    started = []
+    monkeypatch.setattr(progress.Live, "start", lambda self, refresh: started.append(refresh))
+    with Bar(Console(file=io.StringIO(), force_jupyter=True), "training", 3):
+        assert bool(started) == widgets
+    with Bar(Console(file=io.StringIO(), force_jupyter=False), "training", 3):
+        assert len(started) == widgets, "neither a notebook nor a terminal"

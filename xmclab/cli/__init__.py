@@ -22,7 +22,8 @@ from xmclab import __version__
 from xmclab.cli import export, plan, predict, replay
 from xmclab.cli.commands import Commands
 from xmclab.cli.common import Json, Trust, note, print_files, print_json, registry_with, without_plugins
-from xmclab.cli.keys import complete_kind, complete_override, with_recipe
+from xmclab.cli.complete import complete_kind, complete_override
+from xmclab.cli.keys import with_recipe
 from xmclab.errors import ConfigError, MemoryLimitError, Problem, Stopped, XmclabError
 from xmclab.system import messages
 from xmclab.system.memory import out_of_memory, what_to_lower

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmclab.cli.common import Json, note, print_json, wide_console
-from xmclab.cli.keys import complete_override, with_recipe
+from xmclab.cli.complete import complete_override
+from xmclab.cli.keys import with_recipe
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
 

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -46,6 +46,16 @@ class Option:
     def range_text(self) -> str:
         """The bounds, such as `>= 0, < 1`."""
         return ", ".join(f"{SIGNS[sign]} {bound:g}" for sign, bound in self.bounds.items())
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that it takes, all or beside numbers: those of a choice, `none`, `true`."""
+        return tuple(word for member in _members(self.type) for word in _words(member))
+
+    @property
+    def number(self) -> str:
+        """The default, if it is a number."""
+        return str(self.default) if isinstance(self.default, int | float) and not isinstance(self.default, bool) else ""
 
     @cached_property
     def _adapter(self) -> TypeAdapter[Any]:
@@ -109,6 +119,12 @@ def _choices(annotation: Any) -> tuple[Any, ...]:
     return typing.get_args(annotation) if typing.get_origin(annotation) is Literal else ()
 
 
+def _words(annotation: Any) -> tuple[str, ...]:
+    if annotation is bool:
+        return "false", "true"
+    return ("none",) if annotation is type(None) else tuple(map(str, _choices(annotation)))
+
+
 def _type_name(annotation: Any) -> str:
     members = _members(annotation)
     if len(members) > 1:
@@ -126,8 +142,16 @@ def options_of(cls: type) -> Mapping[str, Option]:
     Raises:
         PluginError: an option's type cannot be evaluated, or values cannot be converted to it.
     """
+    options = _declared(cls)
+    if any(isinstance(option.default, list | dict | set) for option in options.values()):
+        return _declared.__wrapped__(cls)  # each caller gets a default of its own
+    return options
+
+
+@cache
+def _declared(cls: type) -> Mapping[str, Option]:
     fields = [field for field in dataclasses.fields(cls) if field.init and not field.name.startswith("_")]
-    return {field.name: _option(cls, field) for field in fields}
+    return types.MappingProxyType({field.name: _option(cls, field) for field in fields})
 
 
 def _option(cls: type, field: dataclasses.Field[Any]) -> Option:

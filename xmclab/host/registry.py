@@ -86,6 +86,16 @@ class Registry:
             raise ConfigError(Problem("", f"unknown kind of part {kind!r}", did_you_mean(kind, KINDS)))
         return self._class(self._find(kind, name))
 
+    def target(self, kind: str, name: str) -> type | str:
+        """The class of a part or the lazy reference to it; nothing is imported.
+
+        Raises:
+            XmclabError: as `get`.
+        """
+        found = self._find(kind, name).target
+        assert isinstance(found, type | str), "that of a part"
+        return found
+
     def names(self, kind: str) -> list[str]:
         """The names that can be used: bare ones, and qualified ones where the bare name is claimed twice."""
         claims = [claim for claim in self.claims if claim.kind == kind and not claim.unusable]

@@ -233,6 +233,7 @@ class Settings:
     start: StartSettings = field(default_factory=StartSettings)
 
 
+DEFAULT_RECIPE = "unidec"  # of runs that name none
 NONE = "none"  # in an optional slot: no part
 AUTO = "auto"  # the part is chosen later, from the data; its options are checked then
 ALL = "all"  # every installed part of the kind, but those that train

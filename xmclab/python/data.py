@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from xmclab.api import Dataset
 from xmclab.data import open_data
 from xmclab.errors import ConfigError, DataError, Problem, XmclabError
 from xmclab.host.resolver import resolve
 from xmclab.python.given import Given
+from xmclab.system import messages
 from xmclab.system.files import new_file
 
 DATA_KEYS = ("data.", "reader=", "reader.", "plugin=")
+Result = TypeVar("Result")
 Source = Any  # a name or path, a DataFrame, a pyarrow table, dicts, or pairs of a text and its labels
 
 
@@ -29,19 +31,38 @@ class Data:
     Rows from memory are kept as tables in a temporary folder; a run that trains on them copies them to its own.
     """
 
-    def __init__(self, source: str, given: Given, tables: Path | None = None) -> None:
+    def __init__(self, source: str, given: Given, tables: Path | None = None, quiet: bool = False) -> None:
         """
         Args:
             source: what `data=` would be.
             given: how it is read.
             tables: a temporary folder with the rows, if they came from memory.
+            quiet: show no notes and warnings.
         """
         self.source, self.words, self.tables = source, tuple(given.words), tables
         self._config = resolve([f"data={source}", *given.words], given.registry)
         self.registry = self._config.registry
-        self.dataset: Dataset = _without_folder(tables, lambda: open_data(self._config))
+        self.said: list[str] = []  # notes and warnings that were shown
+        with self.showing(quiet):
+            self.dataset = _without_folder(self.folder, lambda: open_data(self._config))
         if tables is not None:
             weakref.finalize(self, shutil.rmtree, tables.parent, ignore_errors=True)
+
+    @property
+    def folder(self) -> str:
+        """What messages about rows from memory leave out: the temporary folder around their tables."""
+        return f"{self.tables.parent}{os.sep}" if self.tables else ""
+
+    @contextlib.contextmanager
+    def showing(self, quiet: bool) -> Iterator[None]:
+        """Print notes and warnings as the command does, each once; or nothing."""
+        if quiet:
+            with messages.kept():
+                yield
+        else:
+            with messages.shown(self.folder, tuple(self.said)) as said:
+                yield
+            self.said += said
 
     @property
     def name(self) -> str:
@@ -63,6 +84,7 @@ def read(
     test: Source = None,
     labels: Source = None,
     name: str = "memory",
+    quiet: bool = False,
     **keywords: Any,
 ) -> Data:
     """Read a data set: a name, a folder or a file in any layout that the command line reads; or rows.
@@ -78,6 +100,7 @@ def read(
         test: rows of test queries; without them, a share of `source` is held out.
         labels: rows of labels, with their `uid` and `title`; without them, the name of a label is its text.
         name: what rows from memory are called.
+        quiet: show no notes and warnings.
         keywords: more overrides: `**{"reader.labels": "tags"}`.
 
     Raises:
@@ -93,28 +116,27 @@ def read(
         if beside := [key for key, rows in further.items() if rows is not None]:
             hint = "put their tables in the folder of the data, or give all of them as rows"
             raise ConfigError(*(Problem(f"{key}=", "goes with rows, not with a name or path", hint) for key in beside))
-        return Data(os.fspath(source), given)
+        return Data(os.fspath(source), given, quiet=quiet)
     folder = Path(tempfile.mkdtemp(prefix="xmclab-")).resolve() / name
     try:
         folder.mkdir()
         for table, rows in {"train": source, **further}.items():
             if rows is not None:
                 _write(folder / f"{table}.jsonl", rows)
-        return Data(str(folder), given, folder)
+        return Data(str(folder), given, folder, quiet)
     except BaseException:
         shutil.rmtree(folder.parent, ignore_errors=True)
         raise
 
 
-def _without_folder(tables: Path | None, call: Any) -> Any:
+def _without_folder(folder: str, call: Callable[[], Result]) -> Result:
     """The result of a call, whose errors name tables from memory without their folder."""
     try:
         return call()
     except XmclabError as error:
-        if tables is None:
+        if not folder:
             raise
-        where = f"{tables.parent}{os.sep}"
-        texts = ([text.replace(where, "") for text in (p.where, p.message, p.hint)] for p in error.problems)
+        texts = ([text.replace(folder, "") for text in (p.where, p.message, p.hint)] for p in error.problems)
         raise type(error)(*(Problem(*text) for text in texts)) from None
 
 

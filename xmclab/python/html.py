@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 
 from xmclab.evaluation.report import columns_of
@@ -13,15 +13,25 @@ POINTS = 320  # of a curve; more cannot be seen
 CELL = 'style="text-align:right;padding:0 0.6em"'
 
 
-def table_as_html(title: str, rows: Mapping[str, Mapping[str, float]]) -> str:
-    """A row of metrics per name, the best of each column in bold."""
+def table_as_html(
+    title: str, rows: Mapping[str, Mapping[str, float]], best: Collection[tuple[str, str]] | None = None
+) -> str:
+    """A row of metrics per name, with some of them in bold.
+
+    Args:
+        best: the names and columns of those; by default the highest of each column.
+    """
     columns = columns_of(rows.values())
-    best = {column: max(row.get(column, 0.0) for row in rows.values()) for column in columns}
+    if best is None:
+        highest = {column: max(row.get(column, 0.0) for row in rows.values()) for column in columns}
+        best = {
+            (name, column) for name, row in rows.items() for column in columns if row.get(column) == highest[column]
+        }
     head = "".join(f"<th {CELL}>{_text(column)}</th>" for column in columns)
     body = ""
     for name, row in rows.items():
         shown = {column: f"{row[column]:.2f}" if column in row else "" for column in columns}
-        bold = {column: f"<b>{shown[column]}</b>" for column in columns if row.get(column) == best[column]}
+        bold = {column: f"<b>{shown[column]}</b>" for column in columns if (name, column) in best}
         cells = "".join(f"<td {CELL}>{bold.get(column, shown[column])}</td>" for column in columns)
         body += f'<tr><th style="text-align:left">{_text(name)}</th>{cells}</tr>'
     return (

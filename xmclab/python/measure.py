@@ -25,9 +25,12 @@ from xmclab.system.trust import trusting_remote_code
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation(evaluation.Evaluation):
     """How good a model is on some data."""
+
+    def __repr__(self) -> str:
+        return f"Evaluation({self.title})"
 
     def __str__(self) -> str:
         """The table that the command prints."""
@@ -54,20 +57,23 @@ def evaluate(
         data: what `read` returns or takes; None: that of the run.
         overrides: how it is read, and what is measured: `"evaluate.k=1,3,5,10"`.
     """
-    data = data if data is None or isinstance(data, Data) else read(data)
+    data = data if data is None or isinstance(data, Data) else read(data, quiet=quiet)
     given = Given.of(overrides, keywords, registry=_registry(model))
     words = [*(data.words if data else ()), *given.words]
     source, device = data.source if data else None, model.device if isinstance(model, Model) else "auto"
-    with showing(quiet), trusting_remote_code(trust_remote_code):
+    with showing(quiet, data), trusting_remote_code(trust_remote_code):
         found = evaluation.evaluate_folder(_folder(model), source, given.registry, device, _note, words)
     return Evaluation(found.title, found.metrics, found.propensity, found.document)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Runs side by side."""
 
     document: dict[str, Any]  # what `xmclab report --json` prints
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.document['title']}: {' '.join(self.verdict)})"
 
     @property
     def verdict(self) -> list[str]:
@@ -90,7 +96,13 @@ class Comparison:
             f"{row['name']}, {row['search']}": {name: value["mean"] for name, value in row["metrics"].items()}
             for row in self.document["rows"]
         }
-        return paragraphs(self.verdict) + table_as_html(self.document["title"], rows)
+        best = {
+            (f"{row['name']}, {row['search']}", name)
+            for row in self.document["rows"]
+            for name, value in row["metrics"].items()
+            if value["best"]
+        }
+        return paragraphs(self.verdict) + table_as_html(self.document["title"], rows, best)
 
 
 def compare(runs: Sequence[Run | Model | str | Path], metrics: Sequence[str] | None = None) -> Comparison:

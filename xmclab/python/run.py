@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from xmclab.api import Ranking
 from xmclab.host.config import Config
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
+from xmclab.host.schema import DEFAULT_RECIPE
 from xmclab.python.data import Data, Source, read
 from xmclab.python.given import Given, Parts
 from xmclab.python.html import curves_as_html, table_as_html
@@ -53,7 +54,7 @@ class Curves:
     evaluations: list[Measured]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
     """A run that has ended."""
 
@@ -61,7 +62,7 @@ class Run:
     metrics: Scores  # search -> metric -> percent
     baselines: Scores
     document: dict[str, Any]  # what `xmclab run --json` prints
-    registry: Registry = field(repr=False, compare=False)  # with the parts that it was given
+    registry: Registry = field(compare=False)  # with the parts that it was given
 
     @cached_property
     def model(self) -> Model:
@@ -98,6 +99,11 @@ class Run:
         """The same as arrays; see `Model.rank`."""
         return self.model.rank(texts, k, head=head)
 
+    def __repr__(self) -> str:
+        search, metrics = next(reversed(self.metrics.items()), ("", {}))
+        shown = "".join(f", {metric} {value:.2f} by {search}" for metric, value in list(metrics.items())[:1])
+        return f"Run({self.folder}: {self.document['recipe']} on {self.document['data']['name']}{shown})"
+
     def __str__(self) -> str:
         """The table that the command prints."""
         text = io.StringIO()
@@ -113,7 +119,7 @@ class Run:
 
 
 def train(
-    recipe: str | Path | None = "unidec",
+    recipe: str | Path | None = DEFAULT_RECIPE,
     data: Data | Source = None,
     *overrides: str,
     out: str | Path | None = None,
@@ -140,7 +146,7 @@ def train(
     Raises:
         XmclabError: what the command would print.
     """
-    data = data if data is None or isinstance(data, Data) else read(data)
+    data = data if data is None or isinstance(data, Data) else read(data, quiet=quiet)
     given = Given.of(overrides, keywords, parts, data.registry if data else None)
     words = [f"recipe={recipe}"] if recipe is not None else []
     words += [f"data={data.source}", *data.words] if data else []
@@ -178,7 +184,7 @@ def _run(
     """The run of a config; data from memory is kept in its folder."""
     console = Console(quiet=True) if quiet else Console(file=sys.stderr)
     tables = data.tables if data else None
-    with showing(quiet), trusting_remote_code(trust_remote_code), Signals() as signals:
+    with showing(quiet, data), trusting_remote_code(trust_remote_code), Signals() as signals:
         for problem in config.registry.problems:
             logging.getLogger("xmclab.host").warning("%s", problem)
         try:
@@ -190,8 +196,8 @@ def _run(
     return Run(found.folder, found.metrics, found.baselines, found.document, config.registry)
 
 
-@contextlib.contextmanager
-def showing(quiet: bool) -> Iterator[None]:
-    """Print notes and warnings as the command does, or nothing."""
-    with messages.kept() if quiet else messages.shown():
-        yield
+def showing(quiet: bool, data: Data | None = None) -> AbstractContextManager[object]:
+    """Print notes and warnings as the command does, but for those that reading the data has shown; or nothing."""
+    if data is not None:
+        return data.showing(quiet)
+    return messages.kept() if quiet else messages.shown()

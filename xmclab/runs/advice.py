@@ -10,6 +10,7 @@ from typing import Any
 
 from xmclab.errors import XmclabError
 from xmclab.host.config import Config
+from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
 from xmclab.host.schema import HEADS, Settings
 from xmclab.model.tables import RowTable
@@ -71,13 +72,17 @@ def warnings(trainer: Trainer) -> list[str]:
 
 def _recipe(config: Config) -> Iterator[str]:
     """An encoder that the recipe was not made for, where there are recipes for it."""
-    encoder, chosen = config.choice("encoder"), {}
-    for name in config.registry.names("recipe"):
-        with contextlib.suppress(XmclabError):  # a recipe of another plugin may be broken
-            chosen[name] = resolve([f"recipe={name}"], config.registry).choice("encoder")
-    meant = chosen.get(config.recipe, encoder)
-    if meant != encoder and (others := [name for name in chosen if chosen[name] == encoder]):
+    encoder, names = config.choice("encoder"), config.registry.names("recipe")
+    if config.recipe not in names or (meant := _encoder_of(config.recipe, config.registry)) in (encoder, None):
+        return
+    if others := [name for name in names if _encoder_of(name, config.registry) == encoder]:
         yield f"recipe {config.recipe} is for encoder={meant}; for encoder={encoder} there are {', '.join(others)}"
+
+
+def _encoder_of(recipe: str, registry: Registry) -> str | None:
+    with contextlib.suppress(XmclabError):  # a recipe of another plugin may be broken
+        return resolve([f"recipe={recipe}"], registry).choice("encoder")
+    return None
 
 
 def _counts(trainer: Trainer) -> Iterator[str]:

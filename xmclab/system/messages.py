@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from xmclab.system.terminal import printable
 
@@ -16,9 +16,17 @@ ROOT = "xmclab"
 
 
 class _Printer(logging.Handler):
+    def __init__(self, hidden: str, known: Collection[str]) -> None:
+        super().__init__()
+        self.hidden, self.known = hidden, known
+        self.printed: list[str] = []
+
     def emit(self, record: logging.LogRecord) -> None:
         word = "warning" if record.levelno >= logging.WARNING else "note"
-        print(f"{word}: {printable(record.getMessage())}", file=sys.stderr)
+        text = f"{word}: {printable(record.getMessage().replace(self.hidden, ''))}"
+        if text not in self.known:
+            print(text, file=sys.stderr)
+            self.printed.append(text)
 
 
 class _Keeper(logging.Handler):
@@ -31,10 +39,15 @@ class _Keeper(logging.Handler):
 
 
 @contextlib.contextmanager
-def shown() -> Iterator[None]:
-    """Print the messages of the block on stderr."""
-    with _handled(_Printer()):
-        yield
+def shown(hidden: str = "", known: Collection[str] = ()) -> Iterator[list[str]]:
+    """Print the messages of the block on stderr, and collect what was printed.
+
+    Args:
+        hidden: left out of every message, such as the name of a temporary folder.
+        known: lines that were printed before and are not repeated.
+    """
+    with _handled(printer := _Printer(hidden, known)):
+        yield printer.printed
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
+from importlib.util import find_spec
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -24,6 +25,11 @@ def note(console: Console | None, text: str) -> None:
     """Print a line that stays."""
     if console is not None:
         console.print(printable(text), style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _takes_a_live_line(console: Console) -> bool:
+    """Whether it is a terminal, or a notebook with the widgets that rich needs for one."""
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
 class Bar:
@@ -53,7 +59,7 @@ class Bar:
 
     def __enter__(self) -> Bar:
         self._started = self._last_line = self._told = time.monotonic()
-        if self.console is not None and self.console.is_terminal:
+        if self.console is not None and _takes_a_live_line(self.console):
             self._live = Live(self, console=self.console, refresh_per_second=8, transient=not self.keep)
             self._live.start(refresh=True)
         return self

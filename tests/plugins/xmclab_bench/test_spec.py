@@ -176,6 +176,27 @@ def test_unknown_names_and_files_are_refused(tmp_path: Path) -> None:
     assert "an override is KEY=VALUE" in problems("losses", "tiny")
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("rows=a,b", "rows=a,b: rows can only be set in a spec file (edit a copy of PATH, and run xmclab bench"),
+        ("rows.mine=loss=ds", "rows.mine=loss=ds: rows can only be set in a spec file"),
+        ("space.encoder.lr=3", "space can only be set in a spec file"),
+        ("grid.encoder.lr=1", "grid can only be set in a spec file"),
+        ("grid.pool.eta=0,6", "values of the grid are set by their key (pool.eta=0,6)"),
+        ("grid.seed=1", "values of the grid are set by their key (seed=1)"),
+        ("base=epochs=2", "overrides are added to the base as they are (such as epochs=2)"),
+        ("predictions=mine.txt", "predictions have a name (such as predictions.theirs=runs/theirs.txt)"),
+    ],
+)
+def test_what_only_a_file_can_say_is_one_error(spec_file: Callable[[str], str], override: str, message: str) -> None:
+    path = spec_file(SPEC)
+    with pytest.raises(ConfigError) as caught:
+        load_spec(path, [override])
+    [problem] = caught.value.problems
+    assert message in str(problem).replace(path, "PATH")
+
+
 def test_any_metric_that_the_cells_measure_can_be_shown(spec_file: Callable[[str], str]) -> None:
     deep = SPEC.replace("data=tiny", 'data=tiny, "evaluate.k=1,10"').replace("PSP@1]", "PSP@10]")
     cells, _ = resolve_cells(load_spec(spec_file(deep), []), default_registry())

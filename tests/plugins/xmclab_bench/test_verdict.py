@@ -142,6 +142,20 @@ def test_with_one_seed_nothing_is_better() -> None:
     assert "but with one seed of B nothing can be called better." in told(judged(document))
 
 
+def test_all_rows_with_the_highest_mean_are_named() -> None:
+    """By the numbers that the tables show."""
+    document = compared({"A": 41.2, "B": 30.0, "C": 41.201, "D, E": 41.2}, seeds=1)
+    assert told(document) == (
+        'P@1 of de: C, A and "D, E" tie for the highest, 41.20, but with one seed nothing can be called better.'
+    )
+    document = compared({"A": 41.0, "B": 41.0})
+    assert told(judged({**document, "tests": []})) == (
+        "P@1 of de: A and B tie for the highest, 41.00, but the rows were not tested against each other."
+    )
+    document = compared(dict.fromkeys("ABCDE", 41.0), seeds=1)
+    assert told(document) == "P@1 of de: all 5 rows are tied at 41.00, but with one seed nothing can be called better."
+
+
 def test_a_row_alone_and_no_rows() -> None:
     assert told(compared({"A": 41.2})) == "P@1 of de: A is the only row."
     assert told(compared({})) == "There are no results to compare yet."
