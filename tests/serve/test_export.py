@@ -15,8 +15,12 @@ import numpy as np
 import pytest
 import torch
 
-from xmclab.errors import DataError, PluginError, StorageError
+from xmclab.data import open_dataset
+from xmclab.errors import ConfigError, DataError, PluginError, StorageError
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
+from xmclab.model.model import Model
+from xmclab.runs import store
 from xmclab.runs.store import Labels, save_indexes
 from xmclab.serve import export as module
 from xmclab.serve.evaluation import evaluate_folder
@@ -26,14 +30,15 @@ from xmclab.serve.predictor import Predictor
 
 TEXTS = ["plot functions", "a database for the web", "", "music player", "a b c d " * 30]
 SEARCHES = ["de", "clf", "de+clf"]
+UNSCALED = ["head.de.normalise=false", "head.clf.normalise_at_search=false"]
 
 
 def load(folder: Path) -> Predictor:
     return open_predictor(folder, default_registry(), "cpu")
 
 
-def export(run: Path, to: Path, index_type: str | None = None) -> Path:
-    write_export(load(run), run, to, index_type)
+def export(run: Path, to: Path, index_type: str | None = None, search: str | None = None) -> Path:
+    write_export(load(run), run, to, index_type, search)
     return to
 
 
@@ -188,35 +193,81 @@ def test_sentence_transformers_gives_the_same_vectors(exported_bert: Path, bert_
     np.testing.assert_allclose(labels, np.load(exported_bert / "vectors" / "de.npy")[:50], atol=1e-6)
 
 
+@pytest.fixture(scope="module")
+def untrained(bert: Path) -> Callable[..., Path]:
+    """Write the folder of a run that trained nothing, with random weights: (folder, overrides) to the folder."""
+    data = open_dataset("tiny", "title", default_registry())
+    parts = ["data=tiny", "encoder=hf", f"encoder.model={bert}", "encoder.max_length=12", "baseline=none"]
+
+    def write(folder: Path, *overrides: str) -> Path:
+        config = resolve([*parts, *overrides], default_registry())
+        encoder = config.make("encoder")
+        encoder.fit(data.train.texts)
+        torch.manual_seed(0)
+        model = Model(encoder, {name: config.make(f"head.{name}") for name in config.heads}, data.num_labels)
+        for name, tensor in model.heads.state_dict().items():
+            if tensor.is_floating_point():
+                tensor.uniform_(-0.6, 0.9) if "weight" not in name else torch.nn.init.normal_(tensor, std=0.5)
+        folder.mkdir()
+        store.save_start(folder, config, data, model)
+        store.save_model(folder, model)
+        store.seal(folder)
+        sizes = {"train": len(data.train), "test": len(data.test), "labels": data.num_labels}
+        about = {"name": data.name, "sha256": data.fingerprint, **sizes}
+        propensity = {"A": 0.55, "B": 1.5, "source": "default"}
+        result = {"recipe": "", "data": about, "seed": 0, "propensity": propensity, "metrics": {}}
+        store.write_json(folder / "result.json", result)
+        return folder
+
+    return write
+
+
 @pytest.mark.parametrize(
-    "overrides",
+    ("overrides", "plain"),
     [
-        ["encoder.pooling=cls", "head.de.activation=none", "head.clf=none"],
-        ["head.de=none"],
-        ["encoder.towers=separate", "head.clf=none"],
-        ["head.clf=none", "head.de.projection=none", "head.de.dim=0", "head.de.activation=none"],
-        ["head.clf=none", "head.de.normalise=false"],
-        ["head.clf=none", "head.de.project_in=training"],
-        ["head.de=none", "head.clf.projection=none", "head.clf.dim=0", "head.clf.normalise_at_search=false"],
+        (["encoder.pooling=cls", "head.de.activation=none", "head.clf=none"], True),
+        (["head.de=none"], True),
+        (["encoder.towers=separate", "head.clf=none"], True),
+        (["head.clf=none", "head.de.projection=none", "head.de.dim=0", "head.de.activation=none"], True),
+        (["head.clf=none", "head.de.normalise=false"], True),
+        (["head.clf=none", "head.de.project_in=training"], True),
+        (["head.de=none", "head.clf.projection=none", "head.clf.dim=0", "head.clf.normalise_at_search=false"], True),
+        ([*UNSCALED, "head.de.activation=none"], True),
+        ([*UNSCALED, "head.de.activation=none", "head.clf.popularity=0.1"], True),
+        (UNSCALED, False),
+        (["head.de.bias=label", "head.clf.bias=mean", "head.clf.popularity=0.2"], False),
+        (["head.clf=none", "head.de.popularity=0.1"], False),
+        (["head.clf=none", "head.de.learn_temperature=true", "head.de.normalise_at_search=false"], False),
+        (["head.de=none", "head.clf.normalise=true", "head.clf.normalise_at_search=false"], False),
+        (["head.clf=none", "head.de.activation=layer_norm"], False),
+        (["head.de=none", "head.clf.projection=residual", "head.clf.dim=0"], False),
+        (["head.de=xmclab.label_residual"], False),
     ],
 )
 def test_every_shape_of_model_is_the_same_in_sentence_transformers(
-    train_bert: Callable[..., Path], tmp_path: Path, overrides: list[str]
+    untrained: Callable[..., Path], tmp_path: Path, overrides: list[str], plain: bool
 ) -> None:
+    import faiss
     from sentence_transformers import SentenceTransformer
 
-    run = train_bert(tmp_path / "run", *overrides)
-    folder = export(run, tmp_path / "export")
+    run = untrained(tmp_path / "run", *overrides)
     predictor = load(run)
-    [head] = predictor.model.head_names
-    assert json.loads((folder / "index.json").read_text())["sentence_transformer"] == head
-    ours = predictor.model.query_vectors(predictor.model.encoder.tokenise(TEXTS), 9, [head])[head].numpy()
-    theirs = SentenceTransformer(str(folder), device="cpu")
-    np.testing.assert_allclose(theirs.encode(TEXTS), ours, atol=1e-6)
+    search = "+".join(predictor.model.head_names)
+    folder = tmp_path / "export"
+    write_export(predictor, run, folder, None, search)
+    assert json.loads((folder / "index.json").read_text())["sentence_transformer"] == search
+    types = [module["type"] for module in json.loads((folder / "modules.json").read_text())]
+    assert all(kind.startswith("sentence_transformers.") for kind in types) == plain
+    queries = predictor.model.query_vectors(predictor.model.encoder.tokenise(TEXTS), 9)
+    ours = predictor.space.matching(search, queries).numpy()
+    theirs = SentenceTransformer(str(folder), device="cpu", trust_remote_code=not plain)
+    np.testing.assert_allclose(theirs.encode(TEXTS), ours, atol=1e-6 * max(1.0, np.abs(ours).max()))
     unit = np.allclose(np.linalg.norm(ours, axis=1), 1)
-    assert theirs.similarity_fn_name == ("cosine" if unit else "dot")
-    answers = [some.rank(TEXTS, 9, head).scores_NK for some in (predictor, load(folder))]
-    np.testing.assert_allclose(*answers, atol=1e-6 * np.abs(answers).max())
+    assert theirs.similarity_fn_name in ({"cosine"} if unit and plain else {"cosine", "dot"} if unit else {"dot"})
+    scores_NK, _ = faiss.read_index(str(folder / "index.faiss")).search(theirs.encode(TEXTS), 9)
+    for answering in (predictor, load(folder)):
+        expected = answering.rank(TEXTS, 9, search).scores_NK
+        np.testing.assert_allclose(scores_NK, expected, atol=1e-6 * np.abs(expected).max())
 
 
 def test_a_label_tower_of_its_own_is_kept(train_bert: Callable[..., Path], tmp_path: Path) -> None:
@@ -240,9 +291,176 @@ def test_the_encoder_loads_as_a_plain_transformer(exported_bert: Path, bert_run:
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
-def test_a_bag_is_no_sentence_transformer(exported: Path) -> None:
-    assert json.loads((exported / "index.json").read_text())["sentence_transformer"] is None
-    assert not (exported / "modules.json").exists()
+QUERIES = [*TEXTS, "zzyzx unheardof", "GRÖSSE ünïcode \u0130stanbul", "plot-functions, python3_x!", "\u6771\u4eac"]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("encoder", ["small_run", "bert_run"])
+def test_other_programs_find_what_predict_finds(
+    request: pytest.FixtureRequest, tmp_path: Path, encoder: str, search: str
+) -> None:
+    import faiss
+    from sentence_transformers import SentenceTransformer
+
+    run = request.getfixturevalue(encoder)
+    folder = export(run, tmp_path / "export", search=search)
+    trusted = encoder == "small_run" or search == "de+clf"
+    if trusted:
+        with pytest.raises(ValueError, match="trust_remote_code"):
+            SentenceTransformer(str(folder), device="cpu")
+    model = SentenceTransformer(str(folder), device="cpu", trust_remote_code=trusted)
+    index = faiss.read_index(str(folder / "index.faiss"))
+    assert index.d == model.get_embedding_dimension()
+    scores_NK, ids_NK = index.search(model.encode(QUERIES), 10)
+    expected = load(run).rank(QUERIES, 11, search)
+    np.testing.assert_allclose(scores_NK, expected.scores_NK[:, :10], atol=1e-5)
+    gaps_NK = -np.diff(expected.scores_NK, axis=1)
+    sure_NK = (gaps_NK > 1e-5) & (np.pad(gaps_NK, ((0, 0), (1, 0)), constant_values=1.0)[:, :-1] > 1e-5)
+    assert sure_NK.mean() > 0.9
+    np.testing.assert_array_equal(ids_NK[sure_NK], expected.ids_NK[:, :10][sure_NK])
+    names = [json.loads(line)["name"] for line in (folder / "labels.jsonl").read_text().splitlines()]
+    assert names == list(load(run).labels.names)
+    answers = load(folder).rank(QUERIES, 10, search)
+    np.testing.assert_allclose(answers.scores_NK, scores_NK, atol=1e-5)
+
+
+def test_a_transformer_is_exported_for_the_head_that_needs_no_xmclab(exported_bert: Path, exported: Path) -> None:
+    manifests = [json.loads((folder / "index.json").read_text()) for folder in (exported_bert, exported)]
+    assert [manifest["search"] for manifest in manifests] == ["de", "de+clf"]
+    assert [manifest["index"]["search"] for manifest in manifests] == ["de", "de+clf"]
+    types = [module["type"] for module in json.loads((exported_bert / "modules.json").read_text())]
+    assert all(kind.startswith("sentence_transformers.") for kind in types)
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [
+        ("clff", r"--search clff: the model has no such search \(did you mean 'clf'\?\)"),
+        ("nn", r"'nn' is not an inner product with label vectors.*\(use de or clf or de\+clf; "),
+        ("de+clf+nn", r"--search de\+clf\+nn: 'nn' is not an inner product"),
+    ],
+)
+def test_what_an_index_cannot_hold_is_refused(small_run: Path, tmp_path: Path, search: str, message: str) -> None:
+    predictor = load(small_run)
+    predictor.searches = ("de", "clf", "de+clf", "nn", "de+clf+nn")
+    with pytest.raises(ConfigError, match=message):
+        write_export(predictor, small_run, tmp_path / "export", None, search)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_approximate_indexes_are_searched_alike_by_other_programs(small_run: Path, tmp_path: Path) -> None:
+    import faiss
+
+    for kind, options in (("hnsw", {"ef_search": 77}), ("ivf", {"lists": 9, "probes": 4})):
+        run = shutil.copytree(small_run, tmp_path / f"run {kind}")
+        save_indexes(run, {"de": {"name": "faiss", "options": {"type": kind, **options}, "recall": 0.9}})
+        index = faiss.read_index(str(export(run, tmp_path / kind, search="de") / "index.faiss"))
+        found = index.hnsw.efSearch if kind == "hnsw" else index.nprobe
+        assert found == list(options.values())[-1]
+
+
+def test_a_part_from_a_file_is_exported_without_a_sentence_transformer(
+    small_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    run = shutil.copytree(small_run, tmp_path / "run", ignore=shutil.ignore_patterns("manifest.json"))
+    config = (run / "config.yaml").read_text()
+    (run / "config.yaml").write_text(config.replace("name: classifier", "name: mine"))
+    registry = default_registry().with_file(tmp_path / "mine.py")
+    predictor = open_predictor(run, registry, "cpu")
+    write_export(predictor, run, tmp_path / "export", None)
+    assert "no SentenceTransformer written: head.clf=mine is from a file" in caplog.text
+    assert not (tmp_path / "export" / "modules.json").exists()
+    assert "It is not a SentenceTransformer" in (tmp_path / "export" / "README.md").read_text()
+    answers = [some.rank(TEXTS, 9, "de+clf") for some in (predictor, open_predictor(tmp_path / "export", registry))]
+    np.testing.assert_allclose(answers[0].scores_NK, answers[1].scores_NK, atol=1e-6)
+    write_export(predictor, run, tmp_path / "de", None, "de")  # which has no part from a file
+    assert (tmp_path / "de" / "modules.json").exists()
+
+
+MINE = """
+from dataclasses import dataclass
+from xmclab import hookimpl, part
+from xmclab.model.heads.classifier import Classifier
+
+@dataclass(eq=False)
+class Mine(Classifier):
+    def query_projection(self):
+        return None
+
+@hookimpl
+def xmclab_parts():
+    return [part("head", "mine", Mine)]
+"""
+
+
+# Added labels
+
+
+@pytest.fixture(scope="module")
+def with_added(small_run: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Predictor, Path]:
+    """A model with two more labels, and its export; not to be written to."""
+    predictor, folder = load(small_run), tmp_path_factory.mktemp("export") / "added"
+    predictor.add_labels(Labels(["new", "newer"], ["music player", "draw curves on screen"]))
+    write_export(predictor, small_run, folder, None)
+    return predictor, folder
+
+
+@pytest.mark.parametrize("search", ["de", "de+clf"])
+def test_added_labels_are_exported(with_added: tuple[Predictor, Path], search: str) -> None:
+    predictor, folder = with_added
+    exported = load(folder)
+    assert list(exported.labels.names)[-2:] == ["new", "newer"]
+    assert exported.pick_search(None) == "de+clf"
+    found, expected = (each.rank(TEXTS, 924, search) for each in (exported, predictor))
+    np.testing.assert_allclose(found.scores_NK, expected.scores_NK, atol=1e-5)
+    assert [set(row) for row in found.ids_NK.tolist()] == [set(range(924))] * len(TEXTS)
+    if search == "de":
+        assert 922 in found.ids_NK[3, :5]  # its text is the query
+    with pytest.raises(ConfigError, match="the classifier head has no rows for them"):
+        exported.rank(TEXTS, 3, "clf")
+
+
+def test_other_programs_find_added_labels(with_added: tuple[Predictor, Path]) -> None:
+    import faiss
+    from sentence_transformers import SentenceTransformer
+
+    predictor, folder = with_added
+    index = faiss.read_index(str(folder / "index.faiss"))
+    queries = SentenceTransformer(str(folder), device="cpu", trust_remote_code=True).encode(TEXTS)
+    scores_NK, _ = index.search(queries, 924)
+    expected = predictor.rank(TEXTS, 924, "de")
+    np.testing.assert_allclose(scores_NK, expected.scores_NK, atol=1e-5)
+    assert index.ntotal == len(np.load(folder / "vectors" / "de.npy")) == 924
+    assert len(np.load(folder / "vectors" / "clf.npy")) == 922
+    assert json.loads((folder / "index.json").read_text())["added"] == 2
+
+
+def test_more_labels_can_be_added_to_an_export_with_some(with_added: tuple[Predictor, Path]) -> None:
+    exported = load(with_added[1])
+    exported.add_labels(Labels(["newest"], ["plot functions"]))
+    ranking = exported.rank(["plot functions"], 925, "de")
+    assert sorted(ranking.ids_NK[0].tolist()) == list(range(925))
+    assert 924 in ranking.ids_NK[0, :5]
+
+
+def test_a_search_with_classifiers_cannot_hold_added_labels(
+    with_added: tuple[Predictor, Path], small_run: Path, tmp_path: Path
+) -> None:
+    for search in ("clf", "de+clf"):
+        with pytest.raises(ConfigError, match=r"added labels have no classifier, .*\(use --search de"):
+            write_export(with_added[0], small_run, tmp_path / "export", None, search)
+
+
+@pytest.mark.parametrize("added", [-1, 924, "2", 3])
+def test_a_wrong_number_of_added_labels_is_noticed(
+    with_added: tuple[Predictor, Path], tmp_path: Path, added: object
+) -> None:
+    folder = shutil.copytree(with_added[1], tmp_path / "export")
+    manifest = json.loads((folder / "index.json").read_text())
+    (folder / "index.json").write_text(json.dumps({**manifest, "added": added}))
+    with pytest.raises(StorageError, match="export"):
+        load(folder).rank(TEXTS, 3, "de+clf")
 
 
 # Damage
@@ -287,6 +505,13 @@ def test_a_flipped_byte_of_the_transformer_is_noticed(exported_bert: Path, tmp_p
     damage(folder / "model.safetensors", "flipped")
     with pytest.raises(StorageError, match=r"model\.safetensors.*sha256"):
         load(folder)
+
+
+def test_the_card_may_be_edited(exported: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(exported, tmp_path / "export")
+    assert "README.md" in json.loads((folder / "index.json").read_text())["files"]
+    (folder / "README.md").write_text("license: mit")
+    assert load(folder).rank(TEXTS, 3, "de").ids_NK.shape == (len(TEXTS), 3)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"format": "1"}', '{"format": 1}', "\x00\x01garbage"])

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from xmclab.cli.common import Device, Json, Plugin, Trust, note, print_json, registry_with
+from xmclab.cli.labels import AddLabels, add_labels, read_labels
 from xmclab.errors import ConfigError, Problem
 from xmclab.system.terminal import printable
 from xmclab.system.trust import trusting_remote_code
@@ -30,6 +31,15 @@ def export(
     index: Annotated[
         IndexType | None, typer.Option("--index", help="Structure of the faiss index; default: the run's, else flat.")
     ] = None,
+    search: Annotated[
+        str | None,
+        typer.Option(
+            "--search",
+            metavar="SEARCH",
+            help="What the index and the SentenceTransformer answer: de, clf or de+clf; default: the card says.",
+        ),
+    ] = None,
+    more: AddLabels = None,
     as_json: Json = False,
     device: Device = "auto",
     plugin: Plugin = None,
@@ -40,14 +50,21 @@ def export(
     with contextlib.redirect_stdout(sys.stderr), trusting_remote_code(trust):
         from xmclab.serve.export import MANIFEST, write_export
         from xmclab.serve.open import open_predictor
+        from xmclab.serve.sentence_transformer import loads_with_xmclab
 
         if (run / MANIFEST).is_file():
             raise ConfigError(Problem(str(run), "is already an export", "copy the folder"))
-        manifest = write_export(open_predictor(run, registry, device), run, to, index)
-    if manifest["sentence_transformer"] is None:
-        note("sentence-transformers does not support this encoder and head; only xmclab can load the folder")
+        added = read_labels(more, run, registry) if more else None
+        predictor = open_predictor(run, registry, device)
+        if added:
+            add_labels(predictor, added)
+        manifest = write_export(predictor, run, to, index, search)
+        needs_xmclab = loads_with_xmclab(to)
+    if needs_xmclab:
+        note("to load the folder, sentence-transformers needs xmclab installed and trust_remote_code=True")
     if as_json:
         print_json(manifest)
         return
     size = sum(file["bytes"] for file in manifest["files"].values())
-    print(f"{printable(str(to))}: {manifest['labels']} labels, {len(manifest['files'])} files, {size:,} bytes")
+    what = f"{manifest['labels']} labels, search {manifest['search']}, {len(manifest['files'])} files, {size:,} bytes"
+    print(f"{printable(str(to))}: {what}")

@@ -6,7 +6,6 @@ import contextlib
 import shutil
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from xmclab.cli.common import Device, Folder, Json, Plugin, Trust, data_keys, note, print_json, registry_with
+from xmclab.cli.labels import AddLabels, add_labels, read_labels
 from xmclab.errors import ConfigError, Problem
 from xmclab.system.trust import trusting_remote_code
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from xmclab.system.progress import Bar
 
 STDIN = Path("-")
-SHOWN = 5  # names in a note
 MEASURED = ("evaluate.depth=", "evaluate.k=", "evaluate.recall_k=", "evaluate.propensity=")
 
 
@@ -49,9 +48,7 @@ def predict(
     head: Annotated[
         str | None, typer.Option("--head", metavar="HEAD", help="de, clf or de+clf; default: all heads.")
     ] = None,
-    more: Annotated[
-        Path | None, typer.Option("--add-labels", metavar="FILE", help="Rank these labels too, by their texts.")
-    ] = None,
+    more: AddLabels = None,
     column: Annotated[
         str | None, typer.Option("--column", metavar="NAME", help="Column (or JSON key) of the text in --input.")
     ] = None,
@@ -67,7 +64,6 @@ def predict(
     """Predict the best labels of a text: xmclab predict runs/my-run --text "plot functions" -k 5"""
     from xmclab.serve.open import text_of
     from xmclab.serve.output import FORMATS
-    from xmclab.serve.texts import TextFile
 
     if bool(texts) == bool(file):
         raise ConfigError(Problem("predict", "give either --text or --input"))
@@ -76,10 +72,8 @@ def predict(
     with contextlib.ExitStack() as stack:
         registry = registry_with(plugin)
         queries = stack.enter_context(_queries(file, column, text_of(folder, "query", registry))) if file else None
-        added = TextFile(more, of_labels=True, fields=text_of(folder, "label", registry)) if more else None
         rows = _checked(queries) if queries else len(texts or ())
-        if added:
-            _checked(added)
+        added = read_labels(more, folder, registry) if more else None
 
         predictor = _load(folder, registry, device, added, trust)
         search = predictor.pick_search(head)
@@ -142,18 +136,11 @@ def _load(folder: Path, registry: Registry, device: str, added: TextFile | None,
     """The model of a folder, with labels added."""
     quiet = contextlib.redirect_stdout(sys.stderr)  # parts may print; stdout is for results only
     with quiet, trusting_remote_code(trust):
-        from xmclab.runs.store import Labels
         from xmclab.serve.open import open_predictor
 
         predictor = open_predictor(folder, registry, device)
         if added:
-            records = list(added)
-            names = [label.name for label in records]
-            predictor.add_labels(Labels(names, [label.text for label in records]))
-            taken = Counter(predictor.labels.names)
-            if again := sorted({name for name in names if taken[name] > 1}):
-                shown = ", ".join([*again[:SHOWN], *(["..."] if len(again) > SHOWN else [])])
-                note(f"{added.path}: these names belong to several labels; tell them apart by label number: {shown}")
+            add_labels(predictor, added)
     return predictor
 
 

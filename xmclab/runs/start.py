@@ -15,7 +15,6 @@ from xmclab.host.resolver import resolve
 from xmclab.host.schema import Place
 from xmclab.runs import store
 from xmclab.system.manifests import read_manifest, verify
-from xmclab.system.reading import read_json
 from xmclab.training.start import ENCODER, Start, check_freeze, in_stage, prefix_of
 
 # What only training needs is replaced by built-in parts, so that its plugins need not be installed.
@@ -66,8 +65,8 @@ def read_start(config: Config, folder: Path, data: Dataset) -> Start | None:
         raise DataError(Problem(where, counts, "take its encoder alone: start.parts=encoder"))
     if ENCODER not in parts:
         return Start(where, parts, taken)
-    in_folder = exported and read_json(run / store.EXPORT)["sentence_transformer"]
-    return Start(where, parts, taken, run if in_folder else run / store.ENCODER, NETWORK if in_folder else "")
+    assets = store.encoder_of_export(run) if exported else run / store.ENCODER
+    return Start(where, parts, taken, assets, NETWORK if assets == run else "")
 
 
 def _folder(config: Config, folder: Path) -> Path:
@@ -115,7 +114,7 @@ def _weights(run: Path, exported: bool) -> Mapping[str, Tensor]:
         raise store.without(run, name)
     if exported:
         files = read_manifest(run / store.EXPORT, store.EXPORT_FORMAT, store.EXPORT_AGAIN)["files"]
-        for file in files:
+        for file in [file for file in files if file != store.CARD]:
             verify(run, file, files, store.EXPORT, store.EXPORT_AGAIN)
     else:
         store.verify_run(run)

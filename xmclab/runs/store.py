@@ -65,6 +65,7 @@ CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.j
 LABELS, POINTS, INDEXES, SEARCH = "labels.jsonl", "points.npz", "indexes.json", "search"
 FAILURE, STAGES, DATA = "failure", "stages", "data"
 EXPORT, EXPORT_FORMAT, EXPORT_WEIGHTS, EXPORT_AGAIN = "index.json", 1, "weights.safetensors", "export the run again"
+CARD = "README.md"  # of an export; listed, but not checked
 FORMATS = (SafetensorError, OverflowError)  # what reading a malformed file raises besides
 SEARCH_INDEX = "training queries"  # in INDEXES: the index of the search itself
 
@@ -356,6 +357,11 @@ def load_labels(folder: Path) -> Labels:
             names.append(record["name"])
             texts.append(record["text"])
     return Labels(names, texts)
+
+
+def encoder_of_export(folder: Path) -> Path:
+    """Where an export has what `Encoder.load_assets` reads: a transformer is in the folder itself."""
+    return folder / ENCODER if (folder / ENCODER).is_dir() else folder
 
 
 def load_model(folder: Path, registry: Registry, *overrides: str) -> tuple[Config, Model]:

@@ -1,13 +1,16 @@
 """An export: everything needed to answer queries, in one folder.
 
+README.md             model card: data, metrics, how to use it, config
 index.json            what is in the folder, with sizes and sha256
 config.yaml           the resolved config;  labels.jsonl  names and texts of the labels
 vectors/de.npy        label vectors of each head as searched, float32 [L, D]; a bias comes last
 search/               what the search learned from the training queries, if it did
-index.faiss           the index over those of all heads side by side, if faiss was installed
+index.faiss           the index of one search, over the vectors of its heads side by side, if faiss was installed
 weights.safetensors   weights of the model that no other file has
-encoder/              vocabulary or tokenizer files; a transformers encoder is in the folder itself instead, together
-                      with its weights, as a SentenceTransformer (see `sentence_transformer`)
+encoder/              vocabulary or tokenizer files; a transformers encoder is in the folder itself, with its weights
+modules.json          and the folders it names: a SentenceTransformer whose vectors are the queries of that index
+
+Added labels follow those of the model: they have texts, and vectors of the dual encoder alone.
 """
 
 from __future__ import annotations
@@ -25,16 +28,18 @@ from torch import Tensor
 
 from xmclab import __version__
 from xmclab.api import Index, Search
-from xmclab.errors import ConfigError, PluginError, Problem, StorageError
+from xmclab.errors import ConfigError, PluginError, Problem, StorageError, did_you_mean
 from xmclab.host.config import Config
 from xmclab.host.options import make_part
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
 from xmclab.model.model import Model
+from xmclab.plan.indexes.checks import refuse_non_finite
 from xmclab.runs import store
-from xmclab.runs.store import damage_reported
+from xmclab.runs.store import Labels, damage_reported
+from xmclab.serve.card import write_card
 from xmclab.serve.predictor import Predictor
-from xmclab.serve.sentence_transformer import query_head, write_sentence_transformer
+from xmclab.serve.sentence_transformer import MODULES, needs_xmclab, obstacle, write_sentence_transformer
 from xmclab.system.files import new_folder
 from xmclab.system.manifests import Files, described, read_manifest, verify
 from xmclab.system.reading import load_arrays, read_json
@@ -45,53 +50,108 @@ log = logging.getLogger("xmclab.serve")
 MANIFEST, WEIGHTS, FORMAT, AGAIN = store.EXPORT, store.EXPORT_WEIGHTS, store.EXPORT_FORMAT, store.EXPORT_AGAIN
 VECTORS, INDEX = "vectors", "index.faiss"
 FIELDS = {"labels": int, "heads": list, "sentence_transformer": str | None, "index": dict | None, "files": dict}
-TRANSFORMER = "encoder.network."  # prefix of the weights that a SentenceTransformer folder already has
+TRANSFORMER = "encoder.network."  # prefix of the weights that a transformer in the folder itself has already
+TEXTS = "de"  # the head that knows added labels
 
 
-def write_export(predictor: Predictor, run: Path, to: Path, index_type: str | None) -> dict[str, Any]:
+def write_export(
+    predictor: Predictor, run: Path, to: Path, index_type: str | None, search: str | None = None
+) -> dict[str, Any]:
     """Write the model of a run; returns the content of index.json.
 
     Args:
-        predictor: the model of the folder `run`.
+        predictor: the model of the folder `run`; labels that were added to it are exported too.
         to: a new folder, complete or absent.
         index_type: type of the faiss index; None: that of the run, or flat.
+        search: what the index and the SentenceTransformer are for; None: see `pick_search`.
     """
     if not (run / store.RESULT).is_file():
         raise store.without(run, store.RESULT)
     model, config = predictor.model, predictor.config
-    head = query_head(model)
+    search = pick_search(predictor, search)
+    heads = search.split("+")
+    biased = [name for name in model.head_names if _is_biased(predictor, name)]
+    missing = obstacle(config, model, heads, biased)
+    if missing:
+        log.warning("no SentenceTransformer written: %s is from a file or class that others do not have", missing)
+    in_root = model.encoder.transformer() is not None and not missing
     with new_folder(to, f"--to {to}") as folder:
         shutil.copy(run / store.CONFIG, folder / store.CONFIG)
         store.save_labels(folder, predictor.labels)
-        if head is None:
+        if not in_root:
             (folder / store.ENCODER).mkdir()
             model.encoder.save_assets(folder / store.ENCODER)
-        else:
-            write_sentence_transformer(folder, model)
-        write_tensors(folder / WEIGHTS, _own_weights(config, model, without=TRANSFORMER if head else None))
+        if not missing:
+            write_sentence_transformer(folder, config, model, heads, [name for name in heads if name in biased])
+        write_tensors(folder / WEIGHTS, _own_weights(config, model, without=TRANSFORMER if in_root else None))
         if (run / store.SEARCH).is_dir():
             shutil.copytree(run / store.SEARCH, folder / store.SEARCH)
         (folder / VECTORS).mkdir()
         for name in model.head_names:
-            np.save(
-                folder / VECTORS / f"{name}.npy",
-                predictor.space.vectors(name).float().cpu().numpy(),
-                allow_pickle=False,
-            )
+            z_LD = _vectors(predictor, name).float().cpu().numpy()
+            np.save(folder / VECTORS / f"{name}.npy", z_LD, allow_pickle=False)
         with damage_reported(run / store.RESULT):
-            trained = {key: read_json(run / store.RESULT)[key] for key in ("recipe", "data", "seed", "metrics")}
+            result = read_json(run / store.RESULT)
+            trained = {key: result[key] for key in ("recipe", "data", "seed", "metrics")}
         manifest = {
             "format": FORMAT,
             "xmclab": __version__,
             "labels": len(predictor.labels),
+            "added": len(predictor.labels) - predictor.space.num_labels,
             "heads": list(model.head_names),
-            "sentence_transformer": head,
-            "index": _write_index(predictor, folder / INDEX, index_type),
+            "search": search,
+            "sentence_transformer": None if missing else search,
+            "index": _write_index(predictor, search, folder / INDEX, index_type),
             "trained": trained,
         }
+        trusted = not missing and needs_xmclab(model, heads, [name for name in heads if name in biased])
+        write_card(folder, to.resolve().name, run, manifest, predictor.labels, needs_xmclab=trusted)
         manifest["files"] = described(folder)
         store.write_json(folder / MANIFEST, manifest)
     return manifest
+
+
+def pick_search(predictor: Predictor, name: str | None) -> str:
+    """The search of this name, if an index can hold it.
+
+    By default all heads together; the first one, if a SentenceTransformer can do that one without xmclab, but not all
+    of them; or the dual encoder, if labels were added.
+
+    Raises:
+        ConfigError: there is no such search, or its scores are not inner products with vectors of the labels.
+    """
+    model, heads = predictor.model, predictor.model.head_names
+    added = predictor.space.added_AD is not None
+    biased = [head for head in heads if _is_biased(predictor, head)]
+    if name is None:
+        plain = heads[:1]
+        alone = needs_xmclab(model, heads, biased) and not needs_xmclab(model, plain, set(plain) & set(biased))
+        return TEXTS if added else "+".join(plain if alone else heads)
+    where, possible = f"--search {name}", [each for each in predictor.searches if set(each.split("+")) <= set(heads)]
+    if name not in predictor.searches:
+        raise ConfigError(Problem(where, "the model has no such search", did_you_mean(name, predictor.searches)))
+    if name not in possible:
+        [other, *_] = set(name.split("+")) - set(heads)
+        reason = f"{other!r} is not an inner product with label vectors, so an index cannot hold it"
+        hint = f"use {' or '.join(possible)}; `xmclab predict --head {name}` works with any export"
+        raise ConfigError(Problem(where, reason, hint))
+    if added and name != TEXTS:
+        reason = "added labels have no classifier, so an index cannot hold their scores"
+        hint = f"use --search {TEXTS}; `xmclab predict --head {name}` works with any export" if name != "clf" else ""
+        raise ConfigError(Problem(where, reason, hint or f"use --search {TEXTS}"))
+    return name
+
+
+def _is_biased(predictor: Predictor, head: str) -> bool:
+    """Whether the label vectors of a head end in a bias."""
+    return predictor.space.vectors(head).shape[1] > _query_width(predictor, head)
+
+
+def _vectors(predictor: Predictor, head: str) -> Tensor:
+    """z_LD of all labels that a head knows."""
+    z_LD, added_AD = predictor.space.vectors(head), predictor.space.added_AD
+    refuse_non_finite(z_LD, "label")
+    return z_LD if added_AD is None or head != TEXTS else torch.cat([z_LD, added_AD])
 
 
 def _own_weights(config: Config, model: Model, without: str | None) -> dict[str, Tensor]:
@@ -109,9 +169,8 @@ def _without_labels(config: Config, encoder: Any) -> Model:
     return Model(encoder, {name: config.make(f"head.{name}") for name in config.heads}, num_labels=1)
 
 
-def _write_index(predictor: Predictor, path: Path, index_type: str | None) -> dict[str, Any] | None:
-    """Build and write the index of all heads together; returns its entry in index.json, None without faiss."""
-    search = "+".join(predictor.space.heads)
+def _write_index(predictor: Predictor, search: str, path: Path, index_type: str | None) -> dict[str, Any] | None:
+    """Build and write the index of a search; returns its entry in index.json, None without faiss."""
     try:
         name, index = predictor.new_index(search)
         if index_type is not None or not index.can_write:
@@ -122,7 +181,8 @@ def _write_index(predictor: Predictor, path: Path, index_type: str | None) -> di
             raise
         log.warning("faiss is not installed: no index written, searches of the export will compare all labels")
         return None
-    index.build(predictor.space.together(search))
+    added = predictor.space.added_AD is not None
+    index.build(_vectors(predictor, search) if added else predictor.space.together(search))
     index.write(path)
     return {"file": path.name, "search": search, "name": name, "options": dataclasses.asdict(index)}
 
@@ -131,7 +191,7 @@ def load_export(folder: Path, registry: Registry, device: torch.device, override
     """The model of an export; every file is checked against its sha256 before it is read."""
     manifest = _read_manifest(folder)
     files, stored = manifest["files"], manifest["index"]
-    later = {INDEX} if stored else set()
+    later = {INDEX, store.CARD} if stored else {store.CARD}  # the card is for people, who may edit it
     for name in files:
         if name not in later and not name.startswith((f"{VECTORS}/", f"{store.SEARCH}/")):
             _verify(folder, name, files)
@@ -139,24 +199,32 @@ def load_export(folder: Path, registry: Registry, device: torch.device, override
     config = resolve([f"recipe={folder / store.CONFIG}", *overrides, "index=exact"], registry)
     encoder = config.make("encoder")
     with damage_reported(folder):
-        encoder.load_assets(folder if manifest["sentence_transformer"] else folder / store.ENCODER)
+        encoder.load_assets(store.encoder_of_export(folder))
         model = _without_labels(config, encoder)
         unknown = model.load_state_dict(load_file(folder / WEIGHTS), strict=False).unexpected_keys
         if unknown:
             raise ValueError(f"{WEIGHTS} has weights unknown to the model: {', '.join(unknown[:3])}")
     model.to(device)
-    labels = store.load_labels(folder)
+    every = store.load_labels(folder)
+    added = manifest.get("added", 0)
+    if not isinstance(added, int) or not 0 <= added < max(len(every), 1):
+        raise _damaged(folder, f"{added!r} added labels of {len(every)}")
+    first = len(every) - added
+    labels = Labels(every.names[:first], every.texts[:first])
 
-    def label_vectors(head: str) -> Tensor:
+    def stored_vectors(head: str) -> Tensor:
         name = f"{VECTORS}/{head}.npy"
         _verify(folder, name, files)
         with damage_reported(folder / name):
             z_LD = torch.from_numpy(load_arrays(folder / name))
-            _check_vectors(z_LD, len(labels), _query_width(predictor, head))
+            _check_vectors(z_LD, len(every) if head == TEXTS else first, _query_width(predictor, head))
         return z_LD.to(device)
 
+    def label_vectors(head: str) -> Tensor:
+        return stored_vectors(head)[:first]
+
     def stored_index(search: str) -> Index | None:
-        if not stored or stored["search"] != search:
+        if not stored or stored["search"] != search or added:  # with added labels, it is for other programs
             return None
         try:
             with damage_reported(folder / MANIFEST):
@@ -183,7 +251,9 @@ def load_export(folder: Path, registry: Registry, device: torch.device, override
         store.load_search(folder, search, device)
 
     predictor = Predictor(config, model, labels, label_vectors, stored_index, load_search=load_search)
-    _check_manifest(folder, manifest, predictor)
+    _check_manifest(folder, manifest, predictor, len(every))
+    if added:
+        predictor.labels, predictor.space.added_AD = every, stored_vectors(TEXTS)[first:]
     return predictor
 
 
@@ -212,20 +282,22 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _check_manifest(folder: Path, manifest: dict[str, Any], predictor: Predictor) -> None:
+def _check_manifest(folder: Path, manifest: dict[str, Any], predictor: Predictor, labels: int) -> None:
     """Compare index.json with what the other files hold."""
-    model, stored = predictor.model, manifest["index"]
-    heads = list(model.head_names)
-    real = {"labels": len(predictor.labels), "heads": heads, "sentence_transformer": query_head(model)}
-    found = {field: manifest[field] for field in real}
-    if stored:
-        real["search of the index"], found["search of the index"] = "+".join(heads), stored.get("search")
-    for field, value in real.items():
-        if found[field] != value:
-            raise _damaged(folder, f"{field}: {found[field]!r}, but the other files say {value!r}")
+    heads, stored = list(predictor.model.head_names), manifest["index"]
     for name in (store.CONFIG, store.LABELS, WEIGHTS, *(f"{VECTORS}/{head}.npy" for head in heads)):
         if name not in manifest["files"]:
             raise _damaged(folder, f"{name} is not listed")
+    search = manifest.get("search", "+".join(heads))  # earlier versions had an index of all heads
+    real: dict[str, Any] = {"labels": labels, "heads": heads}
+    if "search" in manifest:
+        real["sentence_transformer"] = search if MODULES in manifest["files"] else None
+    found = {field: manifest[field] for field in real}
+    if stored:
+        real["search of the index"], found["search of the index"] = search, stored.get("search")
+    for field, value in real.items():
+        if found[field] != value:
+            raise _damaged(folder, f"{field}: {found[field]!r}, but the other files say {value!r}")
 
 
 def _damaged(folder: Path, what: str) -> StorageError:

@@ -106,7 +106,8 @@ class Classifier(ProjectedHead):
 
     def query_projection(self) -> tuple[nn.Linear, Literal["tanh", "none"]] | None:
         linear = linear_map(self.g2[0], self.width)
-        return None if linear is None or self.bias != "none" else (linear, "none")
+        more = self.bias != "none" or self.rescales(self.normalise)
+        return None if linear is None or more else (linear, "none")
 
     def of_rows(self, rows_PD: Tensor) -> Tensor:
         z_PD = rows_PD if self.bias == "none" else rows_PD[:, :-1]

@@ -72,7 +72,7 @@ class DualEncoder(ProjectedHead):
     def query_projection(self) -> tuple[nn.Linear, Literal["tanh", "none"]] | None:
         projects = self.project_in == "always"
         linear = linear_map(self.g1[0] if projects else nn.Identity(), self.width)
-        if linear is None or self.bias != "none":
+        if linear is None or self.bias != "none" or self.rescales(self.normalise):
             return None
         activation = self.activation if projects else "none"
         return None if activation == "layer_norm" else (linear, activation)

@@ -92,6 +92,10 @@ class ProjectedHead(Head):
         """Query vectors times the learnt factor."""
         return q_BD * self.log_factor.clamp(-math.log(LARGEST_FACTOR), math.log(LARGEST_FACTOR)).exp()
 
+    def rescales(self, normalise: bool) -> bool:
+        """Whether searched queries have another length than the projection, and not unit length."""
+        return not self.searched_at_unit_length and (normalise or self.learn_temperature)
+
     def search_queries(self, x_BD: Tensor) -> Tensor:
         q_BD = self.queries(x_BD).float()
         return self._as_searched(q_BD if self.bias == "none" else q_BD[:, :-1])

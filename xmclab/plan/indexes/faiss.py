@@ -111,7 +111,11 @@ class Faiss(Index):
         return torch.from_numpy(ids_QK).to(q_QD.device), torch.from_numpy(scores_QK).to(q_QD.device)
 
     def write(self, path: Path) -> None:
-        """Write the index to a file."""
+        """Write the index to a file, with what a program that reads it needs to search it alike."""
+        if self.type == "hnsw":
+            self._index.hnsw.efSearch = self.ef_search
+        if self.type == "ivf":
+            self._index.nprobe = self.probes
         self._faiss.write_index(self._index, str(path))
 
     def read(self, path: Path) -> None:
