@@ -30,6 +30,7 @@ from xmclab.serve.predictor import Predictor
 
 TEXTS = ["plot functions", "a database for the web", "", "music player", "a b c d " * 30]
 SEARCHES = ["de", "clf", "de+clf"]
+FEW = 50  # labels of models that were not trained
 UNSCALED = ["head.de.normalise=false", "head.clf.normalise_at_search=false"]
 
 
@@ -204,15 +205,16 @@ def untrained(bert: Path) -> Callable[..., Path]:
         encoder = config.make("encoder")
         encoder.fit(data.train.texts)
         torch.manual_seed(0)
-        model = Model(encoder, {name: config.make(f"head.{name}") for name in config.heads}, data.num_labels)
+        model = Model(encoder, {name: config.make(f"head.{name}") for name in config.heads}, FEW)
         for name, tensor in model.heads.state_dict().items():
             if tensor.is_floating_point():
                 tensor.uniform_(-0.6, 0.9) if "weight" not in name else torch.nn.init.normal_(tensor, std=0.5)
         folder.mkdir()
         store.save_start(folder, config, data, model)
+        store.save_labels(folder, Labels(data.label_names[:FEW], data.label_texts[:FEW]))
         store.save_model(folder, model)
         store.seal(folder)
-        sizes = {"train": len(data.train), "test": len(data.test), "labels": data.num_labels}
+        sizes = {"train": len(data.train), "test": len(data.test), "labels": FEW}
         about = {"name": data.name, "sha256": data.fingerprint, **sizes}
         propensity = {"A": 0.55, "B": 1.5, "source": "default"}
         result = {"recipe": "", "data": about, "seed": 0, "propensity": propensity, "metrics": {}}

@@ -36,7 +36,7 @@ def export(
         typer.Option(
             "--search",
             metavar="SEARCH",
-            help="What the index and the SentenceTransformer answer: de, clf or de+clf; default: the card says.",
+            help="Search of the index and the SentenceTransformer: de, clf or de+clf.",
         ),
     ] = None,
     more: AddLabels = None,

@@ -190,8 +190,8 @@ def _write_index(predictor: Predictor, search: str, path: Path, index_type: str 
 def load_export(folder: Path, registry: Registry, device: torch.device, overrides: tuple[str, ...]) -> Predictor:
     """The model of an export; every file is checked against its sha256 before it is read."""
     manifest = _read_manifest(folder)
-    files, stored = manifest["files"], manifest["index"]
-    later = {INDEX, store.CARD} if stored else {store.CARD}  # the card is for people, who may edit it
+    files = manifest["files"]
+    later = {INDEX, store.CARD} if manifest["index"] else {store.CARD}  # the card is for people, who may edit it
     for name in files:
         if name not in later and not name.startswith((f"{VECTORS}/", f"{store.SEARCH}/")):
             _verify(folder, name, files)
@@ -205,32 +205,56 @@ def load_export(folder: Path, registry: Registry, device: torch.device, override
         if unknown:
             raise ValueError(f"{WEIGHTS} has weights unknown to the model: {', '.join(unknown[:3])}")
     model.to(device)
-    every = store.load_labels(folder)
-    added = manifest.get("added", 0)
-    if not isinstance(added, int) or not 0 <= added < max(len(every), 1):
-        raise _damaged(folder, f"{added!r} added labels of {len(every)}")
-    first = len(every) - added
-    labels = Labels(every.names[:first], every.texts[:first])
+    stored = _Stored(folder, manifest, registry, device)
+    predictor = Predictor(
+        config, model, stored.trained, stored.trained_vectors, stored.read_index, load_search=stored.load_search
+    )
+    stored.predictor = predictor
+    _check_manifest(folder, manifest, predictor, len(stored.labels))
+    if stored.added:
+        predictor.labels, predictor.space.added_AD = stored.labels, stored.vectors(TEXTS)[len(stored.trained) :]
+    return predictor
 
-    def stored_vectors(head: str) -> Tensor:
+
+class _Stored:
+    """The labels of an export, and what is read only when it is needed."""
+
+    predictor: Predictor
+
+    def __init__(self, folder: Path, manifest: dict[str, Any], registry: Registry, device: torch.device) -> None:
+        self.folder, self.registry, self.device = folder, registry, device
+        self.files, self.entry = manifest["files"], manifest["index"]
+        self.labels = store.load_labels(folder)
+        self.added = manifest.get("added", 0)  # by their texts, behind the others
+        if not isinstance(self.added, int) or not 0 <= self.added < max(len(self.labels), 1):
+            raise _damaged(folder, f"{self.added!r} added labels of {len(self.labels)}")
+        first = len(self.labels) - self.added
+        self.trained = Labels(self.labels.names[:first], self.labels.texts[:first])
+
+    def vectors(self, head: str) -> Tensor:
+        """z_LD of all labels that a head knows."""
         name = f"{VECTORS}/{head}.npy"
-        _verify(folder, name, files)
-        with damage_reported(folder / name):
-            z_LD = torch.from_numpy(load_arrays(folder / name))
-            _check_vectors(z_LD, len(every) if head == TEXTS else first, _query_width(predictor, head))
-        return z_LD.to(device)
+        _verify(self.folder, name, self.files)
+        with damage_reported(self.folder / name):
+            z_LD = torch.from_numpy(load_arrays(self.folder / name))
+            known = self.labels if head == TEXTS else self.trained
+            _check_vectors(z_LD, len(known), _query_width(self.predictor, head))
+        return z_LD.to(self.device)
 
-    def label_vectors(head: str) -> Tensor:
-        return stored_vectors(head)[:first]
+    def trained_vectors(self, head: str) -> Tensor:
+        """z_LD of the labels of the model."""
+        return self.vectors(head)[: len(self.trained)]
 
-    def stored_index(search: str) -> Index | None:
-        if not stored or stored["search"] != search or added:  # with added labels, it is for other programs
+    def read_index(self, search: str) -> Index | None:
+        """The index of a search, if it is there and whole; with added labels, it is for other programs."""
+        folder, entry = self.folder, self.entry
+        if not entry or entry["search"] != search or self.added:
             return None
         try:
             with damage_reported(folder / MANIFEST):
-                cls, options = registry.get("index", str(stored["name"])), dict(stored["options"])
+                cls, options = self.registry.get("index", str(entry["name"])), dict(entry["options"])
             index: Index = make_part(cls, options, "index.options")
-            _verify(folder, INDEX, files)
+            _verify(folder, INDEX, self.files)
         except PluginError:
             return None  # without faiss, all labels are compared
         except (ConfigError, StorageError) as error:
@@ -238,23 +262,18 @@ def load_export(folder: Path, registry: Registry, device: torch.device, override
             return None
         with damage_reported(folder / INDEX):
             index.read(folder / INDEX)
-        found, expected = index.shape, (len(labels), predictor.space.together(search).shape[1])
+        found, expected = index.shape, (len(self.labels), self.predictor.space.together(search).shape[1])
         if found not in (None, expected):
             reason = f"damaged: has {found[0]} vectors of width {found[1]}, not {expected[0]} of width {expected[1]}"
             raise StorageError(Problem(str(folder / INDEX), reason, AGAIN))
         return index
 
-    def load_search(search: Search) -> None:
-        for name in files:
+    def load_search(self, search: Search) -> None:
+        """Let a search read what it learned from the training queries."""
+        for name in self.files:
             if name.startswith(f"{store.SEARCH}/"):
-                _verify(folder, name, files)
-        store.load_search(folder, search, device)
-
-    predictor = Predictor(config, model, labels, label_vectors, stored_index, load_search=load_search)
-    _check_manifest(folder, manifest, predictor, len(every))
-    if added:
-        predictor.labels, predictor.space.added_AD = every, stored_vectors(TEXTS)[first:]
-    return predictor
+                _verify(self.folder, name, self.files)
+        store.load_search(self.folder, search, self.device)
 
 
 def _check_vectors(z_LD: Tensor, labels: int, width: int) -> None:

@@ -90,7 +90,7 @@ def obstacle(config: Config, model: Model, heads: Sequence[str], biased: Collect
 def write_sentence_transformer(
     folder: Path, config: Config, model: Model, heads: Sequence[str], biased: Collection[str]
 ) -> None:
-    """Write the modules; the assets of an encoder that is no transformer, and its weights, are up to the caller."""
+    """Write the modules; the caller writes the assets and weights of an encoder other than a transformer."""
     encoder, layer = model.encoder.transformer(), layer_of(model, heads, biased)
     types = _encoder(folder, config, model, encoder)
     paths = ["", "1_Pooling"][: len(types)]
