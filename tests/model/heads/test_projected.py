@@ -179,6 +179,32 @@ def test_a_folder_of_another_library_cannot_hold_a_bias(kind: type[Head]) -> Non
 
 
 @HEADS
+@pytest.mark.parametrize(
+    ("options", "is_projection"),
+    [
+        ({"learn_temperature": True}, True),  # at unit length, a factor is lost
+        ({"learn_temperature": True, "normalise": False, "normalise_at_search": False}, False),
+        ({"normalise": True, "normalise_at_search": False}, False),
+        ({"normalise": False, "normalise_at_search": False}, True),
+    ],
+)
+def test_a_projection_is_all_that_searched_queries_are_but_for_unit_length(
+    kind: type[Head], options: dict[str, bool], is_projection: bool
+) -> None:
+    head, (x_ND, _) = make(kind, **options), inputs()
+    for tensor in head.parameters():
+        torch.nn.init.normal_(tensor)
+    head.eval()
+    projection = head.query_projection()
+    assert (projection is not None) == is_projection
+    if projection:
+        q_ND = projection[0](x_ND)
+        q_ND = q_ND.tanh() if projection[1] == "tanh" else q_ND
+        q_ND = torch.nn.functional.normalize(q_ND) if head.searched_at_unit_length else q_ND
+        torch.testing.assert_close(head.search_queries(x_ND), q_ND.float(), rtol=1e-5, atol=1e-6)
+
+
+@HEADS
 def test_without_a_projection_vectors_are_those_of_the_encoder(kind: type[Head]) -> None:
     options = {"activation": "none"} if kind is DualEncoder else {}
     head, (x_ND, _) = make(kind, projection="none", dim=0, normalise=False, **options), inputs()
