@@ -64,7 +64,10 @@ class Part:
 
 
 class TextEncoder(nn.Module):
-    """The first module: an encoder of xmclab, such as the bag of words; texts to the vectors that heads take."""
+    """The first module: an encoder of xmclab, such as the bag of words; texts to the vectors that heads take.
+
+    Optimizers of other libraries do not train its tables, whose gradients are lists of rows.
+    """
 
     save_in_root = True
     modalities = ("text",)
