@@ -121,8 +121,8 @@ def test_more_labels_than_there_are_is_said_and_done(call: Call, small_run: Path
 
 
 MISTAKES = {
-    "no query": ([], 2, "give either --text or --input"),
-    "both kinds of query": (["--text", "x", "--input", "x.txt"], 2, "give either --text or --input"),
+    "no query": ([], 2, "no query is given (texts in quotes, a file of them, or - for lines from stdin)"),
+    "both kinds of query": (["--text", "x", "--input", "x.txt"], 2, "both texts and a file, x.txt"),
     "unknown head": (["--text", "x", "--head", "cls"], 2, "did you mean 'clf'"),
     "no results": (["--text", "x", "-k", "0"], 2, "-k"),
     "unknown format": (["--text", "x", "--format", "xml"], 2, "--format"),
@@ -164,7 +164,7 @@ def test_nothing_is_left_of_a_file_that_could_not_be_finished(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("xmclab.serve.output.SparseText.write_one", fail)
-    assert call("predict", small_run, "--input", queries, "--format", "xmc", "--out", out)[0] == 130
+    assert call("predict", small_run, "--input", queries, "--overwrite", "--out", out)[0] == 130
     assert out.read_text() == "of yesterday"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["answers.txt", "queries.txt"]
 

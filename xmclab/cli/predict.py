@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,13 +17,12 @@ from xmclab.errors import ConfigError, Problem
 from xmclab.system.trust import trusting_remote_code
 
 if TYPE_CHECKING:
-    from xmclab.api import TextFields
     from xmclab.host.registry import Registry
+    from xmclab.serve.output import Shape, Writer
     from xmclab.serve.predictor import Predictor
     from xmclab.serve.texts import TextFile
     from xmclab.system.progress import Bar
 
-STDIN = Path("-")
 MEASURED = ("evaluate.depth=", "evaluate.k=", "evaluate.recall_k=", "evaluate.propensity=")
 
 
@@ -34,62 +31,85 @@ class Format(StrEnum):
 
     table = "table"
     jsonl = "jsonl"
+    json = "json"
+    csv = "csv"
+    tsv = "tsv"
+    parquet = "parquet"
     xmc = "xmc"
+
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TEXT]...|FILE", help="Queries, or a file: .txt, .csv, .tsv, .jsonl, .json, .parquet, also .gz."
+    ),
+]
+Texts = Annotated[list[str] | None, typer.Option("--text", help="A query, even if it looks like a file.")]
+Input = Annotated[
+    Path | None, typer.Option("--input", metavar="FILE", help="Queries from a file; - reads lines from stdin.")
+]
 
 
 def predict(
     folder: Folder,
-    texts: Annotated[list[str] | None, typer.Option("--text", help="A query; can be repeated.")] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("--input", metavar="FILE", help="Queries: .txt, .csv, .tsv, .jsonl, .parquet; - reads stdin."),
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TEXT]...|FILE",
+            help="Queries, or a file: .txt, .csv, .tsv, .jsonl, .json, .parquet, also .gz.",
+        ),
     ] = None,
-    k: Annotated[int, typer.Option("-k", help="Labels per query.", min=1)] = 5,
+    texts: Annotated[list[str] | None, typer.Option("--text", help="A query, even if it looks like a file.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--input", metavar="FILE", help="Queries from a file; - reads lines from stdin.")
+    ] = None,
+    k: Annotated[int, typer.Option("-k", help="Labels per query, at most.", min=1)] = 5,
+    threshold: Annotated[
+        float | None, typer.Option("--threshold", metavar="SCORE", help="Leave out labels with a lower score.")
+    ] = None,
     head: Annotated[
-        str | None, typer.Option("--head", metavar="HEAD", help="de, clf or de+clf; default: all heads.")
+        str | None, typer.Option("--head", metavar="HEAD", help="de, clf, de+clf or another search of the run.")
     ] = None,
     more: AddLabels = None,
     column: Annotated[
-        str | None, typer.Option("--column", metavar="NAME", help="Column (or JSON key) of the text in --input.")
+        str | None, typer.Option("--column", metavar="NAME", help="Column (or JSON key) of the text in the file.")
     ] = None,
     form: Annotated[
-        Format | None, typer.Option("--format", help="Tables, a JSON object per line, or sparse text (label:score).")
+        Format | None, typer.Option("--format", help="Default: what --out ends in; without it, tables for people.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Short for --format jsonl.")] = False,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write to FILE instead of stdout.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="Write to FILE: a suffix as above, or with --format.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace FILE if it exists.")] = False,
     device: Device = "auto",
     plugin: Plugin = None,
     trust: Trust = False,
 ) -> None:
-    """Predict the best labels of a text: xmclab predict runs/my-run --text "plot functions" -k 5"""
+    """Predict the best labels of texts: xmclab predict runs/my-run "plot functions" -k 5"""
+    from xmclab.cli.queries import given, read_queries
+    from xmclab.serve.bulk import Asked, write_answers
     from xmclab.serve.open import text_of
-    from xmclab.serve.output import FORMATS
+    from xmclab.serve.output import Shape
+    from xmclab.serve.texts import TextRecord
 
-    if bool(texts) == bool(file):
-        raise ConfigError(Problem("predict", "give either --text or --input"))
-    if as_json and form not in (None, Format.jsonl):
-        raise ConfigError(Problem(f"--format {form}", "conflicts with --json"))
+    texts, file = given(words or [], texts or [], file)
+    written = _format(out, form, as_json)
     with contextlib.ExitStack() as stack:
         registry = registry_with(plugin)
-        queries = stack.enter_context(_queries(file, column, text_of(folder, "query", registry))) if file else None
-        rows = _checked(queries) if queries else len(texts or ())
+        fields = text_of(folder, "query", registry)
+        queries = stack.enter_context(read_queries(file, column, fields)) if file else None
+        rows = _checked(queries) if queries else len(texts)
         added = read_labels(more, folder, registry) if more else None
 
         predictor = _load(folder, registry, device, added, trust)
-        search = predictor.pick_search(head)
-        if k > len(predictor.labels):
-            note(f"-k {k}: there are only {len(predictor.labels)} labels; all are ranked")
-            k = len(predictor.labels)
-
-        stream = stack.enter_context(_target(out))
-        writer = FORMATS[Format.jsonl if as_json else form or Format.table](stream, predictor.labels, rows)
+        asked = Asked.of(predictor, k, head, threshold)
+        if asked.k < k:
+            note(f"-k {k}: there are only {asked.k} labels; all are ranked")
+        shape = Shape(predictor.labels, rows, bool(queries and queries.has_ids))
+        writer = stack.enter_context(_writer(out, written, shape, overwrite))
         bar = stack.enter_context(_bar(rows))
-        source = (record.text for record in queries) if queries else iter(texts or ())
-        for number, (block, ranking) in enumerate(predictor.answer(source, k, search)):
-            if number == 0:
-                writer.start()
-            writer.write(block, ranking)
-            bar.advance(len(block))
+        write_answers(predictor, queries or map(TextRecord, texts), asked, writer, bar.advance)
     if predictor.without_word:
         note(f"{predictor.without_word} of {rows} texts have no vocabulary words; their predictions are arbitrary")
 
@@ -144,29 +164,30 @@ def _load(folder: Path, registry: Registry, device: str, added: TextFile | None,
     return predictor
 
 
+def _format(out: Path | None, form: Format | None, as_json: bool) -> str:
+    """The format to write."""
+    from xmclab.serve.output import FORMATS, format_of
+
+    if as_json and form not in (None, Format.jsonl):
+        raise ConfigError(Problem(f"--format {form}", "conflicts with --json"))
+    if as_json or form:
+        written = Format.jsonl if as_json else str(form)
+        if out is None and FORMATS[written].binary:
+            raise ConfigError(Problem(f"--format {written}", "is not text", "name a file with --out"))
+        return written
+    return format_of(out) if out else Format.table
+
+
 @contextlib.contextmanager
-def _queries(path: Path, column: str | None, fields: TextFields) -> Iterator[TextFile]:
-    """The queries of a file or of stdin, which is buffered because it is read twice."""
-    from xmclab.serve.texts import TextFile
-
-    with tempfile.TemporaryDirectory() as folder:
-        if path == STDIN:
-            path = Path(folder) / "stdin.txt"
-            with path.open("wb") as copy:
-                shutil.copyfileobj(sys.stdin.buffer, copy)
-        yield TextFile(path, column, fields=fields)
-
-
-@contextlib.contextmanager
-def _target(out: Path | None) -> Iterator[IO[str]]:
+def _writer(out: Path | None, form: str, shape: Shape, overwrite: bool) -> Iterator[Writer]:
     """Where results go."""
-    if out is None:
-        yield sys.stdout
-        return
-    from xmclab.system.files import new_file
+    from xmclab.serve.output import FORMATS, new_answers
 
-    with new_file(out, f"--out {out}") as stream:
-        yield stream
+    if out is None:
+        yield FORMATS[form](sys.stdout, shape)
+        return
+    with new_answers(out, form, shape, overwrite) as writer:
+        yield writer
 
 
 def _bar(rows: int) -> Bar:

@@ -53,7 +53,14 @@ class Space(LabelSpace):
         names = heads.split("+")
         if isinstance(self._made, Vectors) and list(self._made) == names:
             return self._made.together
-        return torch.cat([self.vectors(name) for name in names], dim=1) if len(names) > 1 else self.vectors(heads)
+        if len(names) == 1:
+            return self.vectors(heads)
+        if heads not in self._vectors:
+            parts = [self.vectors(name) for name in names]
+            self._vectors[heads] = together = torch.cat(parts, dim=1)
+            views = together.split([part.shape[1] for part in parts], dim=1)
+            self._vectors.update(zip(names, views, strict=True))  # so that nothing is held twice
+        return self._vectors[heads]
 
     def matching(self, heads: str, queries: Mapping[str, Tensor]) -> Tensor:
         """q_ND for `together`."""

@@ -1,39 +1,29 @@
-"""A trained model in Python: the labels of texts, by name or in bulk."""
+"""A trained model in Python."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, overload
 
-import numpy as np
-
-from xmclab.api import Ranking
-from xmclab.errors import ConfigError, Problem
 from xmclab.host.registry import Registry
 from xmclab.python.given import Given, Parts
+from xmclab.python.predicts import Predicts
 from xmclab.runs.store import Labels
 from xmclab.serve.open import open_predictor
-from xmclab.serve.output import rows_of
 from xmclab.serve.predictor import Predictor
 from xmclab.system.trust import trusting_remote_code
 
 
-class Prediction(NamedTuple):
-    """A label of a text."""
-
-    name: str
-    score: float
-    text: str
-    id: int
-
-
-class Model:
+class Model(Predicts):
     """A trained model and its labels."""
 
     def __init__(self, folder: Path, registry: Registry, device: str = "auto") -> None:
         self.folder, self.registry, self.device = folder, registry, device
-        self.predictor: Predictor = open_predictor(folder, registry, device)
+        self._predictor = open_predictor(folder, registry, device)
+
+    @property
+    def predictor(self) -> Predictor:
+        return self._predictor
 
     @property
     def labels(self) -> Labels:
@@ -44,41 +34,6 @@ class Model:
     def searches(self) -> tuple[str, ...]:
         """How labels can be searched: `de`, `clf`, `de+clf`, ..."""
         return self.predictor.searches
-
-    @overload
-    def predict(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
-        self, texts: str, k: int = 5, *, head: str | None = None
-    ) -> list[Prediction]: ...
-    @overload
-    def predict(self, texts: Iterable[str], k: int = 5, *, head: str | None = None) -> list[list[Prediction]]: ...
-    def predict(
-        self, texts: str | Iterable[str], k: int = 5, *, head: str | None = None
-    ) -> list[Prediction] | list[list[Prediction]]:
-        """The k best labels of each text, the best first; those of a single text if it is given as such.
-
-        Args:
-            head: `de`, `clf`, `de+clf` or another of `searches`; by default the last one.
-        """
-        if isinstance(texts, str):
-            return self.predict([texts], k, head=head)[0]
-        names, known = self.labels.names, self.labels.texts
-        return [
-            [Prediction(names[label], score, known[label], label) for label, score in best]
-            for best in rows_of(self.rank(texts, k, head=head))
-        ]
-
-    def rank(self, texts: Iterable[str], k: int = 5, *, head: str | None = None) -> Ranking:
-        """The same as arrays of label ids and scores, for many texts."""
-        if k < 1:
-            raise ConfigError(Problem(f"k={k}", "must be at least 1"))
-        search, k = self.predictor.pick_search(head), min(k, len(self.labels))
-        found = [ranking for _, ranking in self.predictor.answer(_texts(texts), k, search)]
-        if not found:
-            return Ranking(np.empty((0, k), np.int64), np.empty((0, k), np.float32))
-        return Ranking(
-            np.concatenate([ranking.ids_NK for ranking in found]),
-            np.concatenate([ranking.scores_NK for ranking in found]),
-        )
 
     def add_labels(self, labels: Sequence[str] | Sequence[tuple[str, str]]) -> None:
         """Rank these labels as well, by their texts: texts, or pairs of a name and a text."""
@@ -114,10 +69,3 @@ def load(
         registry = registry.with_file(file)
     with trusting_remote_code(trust_remote_code):
         return Model(Path(folder), registry, device)
-
-
-def _texts(texts: Iterable[str]) -> Iterable[str]:
-    for number, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ConfigError(Problem(f"text {number}", f"not a text: {text!r:.60}"))
-        yield text

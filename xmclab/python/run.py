@@ -5,14 +5,12 @@ from __future__ import annotations
 import io
 import logging
 import sys
-from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
-from xmclab.api import Ranking
 from xmclab.host.config import Config
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
@@ -20,13 +18,15 @@ from xmclab.host.schema import DEFAULT_RECIPE
 from xmclab.python.data import Data, Source, read
 from xmclab.python.given import Given, Parts
 from xmclab.python.html import curves_as_html, table_as_html
-from xmclab.python.model import Model, Prediction
+from xmclab.python.model import Model
+from xmclab.python.predicts import Predicts
 from xmclab.runs import replay as again
 from xmclab.runs import store
 from xmclab.runs.measure import Scores
 from xmclab.runs.resume import overrides_of
 from xmclab.runs.run import RunResult, print_result
 from xmclab.runs.run import run as run_config
+from xmclab.serve.predictor import Predictor
 from xmclab.system import messages
 from xmclab.system.console import Console
 from xmclab.system.signals import Signals
@@ -55,7 +55,7 @@ class Curves:
 
 
 @dataclass(frozen=True, repr=False)
-class Run:
+class Run(Predicts):
     """A run that has ended."""
 
     folder: Path
@@ -83,21 +83,9 @@ class Run:
             [Measured(each["epoch"], each.get("split", "test"), each["metrics"]) for each in evaluations],
         )
 
-    @overload
-    def predict(  # type: ignore[overload-overlap]  # a text is a sequence of texts, too
-        self, texts: str, k: int = 5, *, head: str | None = None
-    ) -> list[Prediction]: ...
-    @overload
-    def predict(self, texts: Iterable[str], k: int = 5, *, head: str | None = None) -> list[list[Prediction]]: ...
-    def predict(
-        self, texts: str | Iterable[str], k: int = 5, *, head: str | None = None
-    ) -> list[Prediction] | list[list[Prediction]]:
-        """The k best labels of each text; see `Model.predict`."""
-        return self.model.predict(texts, k, head=head)
-
-    def rank(self, texts: Iterable[str], k: int = 5, *, head: str | None = None) -> Ranking:
-        """The same as arrays; see `Model.rank`."""
-        return self.model.rank(texts, k, head=head)
+    @property
+    def predictor(self) -> Predictor:
+        return self.model.predictor
 
     def __repr__(self) -> str:
         search, metrics = next(reversed(self.metrics.items()), ("", {}))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from xmclab.api import Side, TextFields
 from xmclab.errors import Problem, StorageError, XmclabError
+from xmclab.host.config import Config
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
 from xmclab.model.device import pick_device
@@ -27,12 +28,16 @@ NO_DATA = ("reader=auto",)  # keeps what is read of a text, which the model expe
 def text_of(folder: Path, side: Side, registry: Registry) -> TextFields:
     """What the model of a run folder or an export was trained on; the title if `open_predictor` will refuse it."""
     with contextlib.suppress(XmclabError):
-        config = resolve([f"recipe={folder / CONFIG}", *WITHOUT_TRAINING, *NO_DATA], registry)
-        reader = config.parts["reader"]
-        options = reader.options if reader else {}
-        fields: TextFields = options.get(f"{side}_text") or options.get("text", "title")
-        return fields
+        return fields_read(resolve([f"recipe={folder / CONFIG}", *WITHOUT_TRAINING, *NO_DATA], registry), side)
     return "title"
+
+
+def fields_read(config: Config, side: Side) -> TextFields:
+    """The same by the config of the model."""
+    reader = config.parts["reader"]
+    options = reader.options if reader else {}
+    fields: TextFields = options.get(f"{side}_text") or options.get("text", "title")
+    return fields
 
 
 def open_predictor(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,6 +20,8 @@ from xmclab.host.options import make_part
 from xmclab.model.model import Model
 from xmclab.plan.indexes.checks import refuse_non_finite
 from xmclab.runs.store import SEARCH_INDEX, Labels
+
+Query = TypeVar("Query")  # a text, or something that has one
 
 CHUNKS_OF_A_BLOCK = 4  # texts of similar length are encoded together, so a block is several chunks
 CHARACTERS_OF_A_BLOCK = 1 << 22  # a block of long texts ends here: tokenising takes a hundred bytes for each
@@ -154,11 +156,23 @@ class Predictor:
         heads = [head for head in self.model.head_names if head in pieces]
         return heads if pieces <= set(self.model.head_names) else list(self.model.head_names)
 
-    def answer(self, texts: Iterable[str], k: int, search: str) -> Iterator[tuple[list[str], Ranking]]:
-        """(texts, their ranking) block by block: neither all texts nor all rankings are held in memory."""
+    def answer(
+        self,
+        queries: Iterable[Query],
+        k: int,
+        search: str,
+        text_of: Callable[[Query], str] = str,
+        threshold: float | None = None,
+    ) -> Iterator[tuple[list[Query], Ranking]]:
+        """(queries, their ranking) block by block: neither all queries nor all rankings are held in memory.
+
+        Args:
+            threshold: lower scores are left out.
+        """
         first = 0
-        for block in _blocks(texts, CHUNKS_OF_A_BLOCK * self._chunk):
-            yield block, self.rank(block, k, search, first=first)
+        for block in _blocks(queries, CHUNKS_OF_A_BLOCK * self._chunk, text_of):
+            ranking = self.rank([text_of(query) for query in block], k, search, first=first)
+            yield block, ranking if threshold is None else above(ranking, threshold)
             first += len(block)
 
     @property
@@ -166,13 +180,19 @@ class Predictor:
         return self.config.settings.encode.search_chunk
 
 
-def _blocks(texts: Iterable[str], size: int) -> Iterator[list[str]]:
-    """Up to `size` texts at a time, fewer if they are long."""
-    block: list[str] = []
+def above(ranking: Ranking, threshold: float) -> Ranking:
+    """The labels whose score is not below the threshold; the others become padding."""
+    low_NK = ranking.scores_NK < threshold
+    return Ranking(np.where(low_NK, -1, ranking.ids_NK), np.where(low_NK, np.float32(-np.inf), ranking.scores_NK))
+
+
+def _blocks(queries: Iterable[Query], size: int, text_of: Callable[[Query], str]) -> Iterator[list[Query]]:
+    """Up to `size` queries at a time, fewer if their texts are long."""
+    block: list[Query] = []
     held = 0
-    for text in texts:
-        block.append(text)
-        held += len(text)
+    for query in queries:
+        block.append(query)
+        held += len(text_of(query))
         if len(block) >= size or held >= CHARACTERS_OF_A_BLOCK:
             yield block
             block, held = [], 0

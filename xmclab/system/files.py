@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import IO
+from typing import IO, BinaryIO
 
 from xmclab.errors import Problem, StorageError
 
@@ -26,10 +27,23 @@ def new_file(path: Path, where: str) -> Iterator[IO[str]]:
     Args:
         where: what the user typed, for errors.
     """
+    with new_binary(path, where) as raw:
+        stream = io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
+        try:
+            yield stream
+            stream.flush()
+        finally:
+            with contextlib.suppress(OSError):  # what is left to write is thrown away with the file
+                stream.detach()
+
+
+@contextlib.contextmanager
+def new_binary(path: Path, where: str) -> Iterator[BinaryIO]:
+    """The same for bytes."""
     with storage_errors(where, path.parent):
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
-            with open(handle, "w", encoding="utf-8", newline="\n") as stream:
+            with open(handle, "wb") as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -39,6 +53,12 @@ def new_file(path: Path, where: str) -> Iterator[IO[str]]:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+
+def refuse_existing(path: Path, where: str) -> None:
+    """Raise `StorageError` if there is something of this name that a new file would replace."""
+    if path.exists():
+        raise StorageError(Problem(where, "exists", "choose another file, or use --overwrite"))
 
 
 @contextlib.contextmanager

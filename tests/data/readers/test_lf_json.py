@@ -348,5 +348,5 @@ def test_unreadable_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(file: Path) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("xmclab.data.readers.lines._open", refuse)
+    monkeypatch.setattr("xmclab.data.readers.lines.opened", refuse)
     assert "trn.json.gz: cannot be read: Permission denied" in error_of(folder)

@@ -113,7 +113,7 @@ def read_all_lines(file: Path, problems: Problems, encoding: str = "utf-8") -> I
     number = 0
     most = limit("line")
     try:
-        with _open(file) as stream:
+        with opened(file) as stream:
             size_of_file = file.stat().st_size
             for number, (raw, size) in enumerate(lines_of(stream), start=1):
                 start, offset = offset, offset + size
@@ -146,7 +146,7 @@ def encoding_of(file: Path) -> str:
     """`utf-8`; or `latin-1` if most lines beyond ASCII are not UTF-8, so that a few damaged bytes do not decide."""
     sound = damaged = 0
     try:
-        with _open(file) as stream:
+        with opened(file) as stream:
             for raw, size in lines_of(stream):
                 if not raw.isascii() and size == len(raw):
                     try:
@@ -159,7 +159,8 @@ def encoding_of(file: Path) -> str:
     return "latin-1" if damaged > sound else "utf-8"
 
 
-def _open(file: Path) -> IO[bytes]:
+def opened(file: Path) -> IO[bytes]:
+    """The bytes of a file, unpacked if it is a `.gz`."""
     if file.suffix != ".gz":
         return file.open("rb")
     return io.BufferedReader(Unpacked(file))  # type: ignore[arg-type]  # its own line reading is slow
