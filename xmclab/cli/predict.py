@@ -52,17 +52,9 @@ Input = Annotated[
 
 def predict(
     folder: Folder,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TEXT]...|FILE",
-            help="Queries, or a file: .txt, .csv, .tsv, .jsonl, .json, .parquet, also .gz.",
-        ),
-    ] = None,
-    texts: Annotated[list[str] | None, typer.Option("--text", help="A query, even if it looks like a file.")] = None,
-    file: Annotated[
-        Path | None, typer.Option("--input", metavar="FILE", help="Queries from a file; - reads lines from stdin.")
-    ] = None,
+    words: Words = None,
+    texts: Texts = None,
+    file: Input = None,
     k: Annotated[int, typer.Option("-k", help="Labels per query, at most.", min=1)] = 5,
     threshold: Annotated[
         float | None, typer.Option("--threshold", metavar="SCORE", help="Leave out labels with a lower score.")

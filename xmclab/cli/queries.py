@@ -36,9 +36,8 @@ def given(words: Sequence[str], texts: Sequence[str], file: Path | None) -> tupl
         raise ConfigError(Problem(PLACE, f"several files: {', '.join([*files, *([str(file)] if file else [])])}", hint))
     file = Path(files[0]) if files else file
     if found and file:
-        raise ConfigError(
-            Problem(PLACE, f"both texts and a file ({file})", f"--text {shlex.quote(str(file))} is a text")
-        )
+        hint = f"if it is a text: --text {shlex.quote(str(file))}"
+        raise ConfigError(Problem(PLACE, f"both texts and a file, {file}", hint))
     if not found and not file:
         hint = "texts in quotes, a file of them, or - for lines from stdin"
         raise ConfigError(Problem(PLACE, "no query is given", hint))
