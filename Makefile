@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: run test lint install notebook bench-quality bench-speed bench-index bench-plan bench-million bench-data bench-pml bench-pecos bench-checkpoint bench-results chaos clean
+.PHONY: run test lint install notebook bench-quality bench-speed bench-index bench-plan bench-million bench-data bench-pml bench-pecos bench-predict bench-checkpoint bench-results chaos clean
 
 run: install  ## train UniDEC on the embedded data and print its table
 	$(BIN)/xmclab run recipe=unidec loss.clf=ds+bce
@@ -54,6 +54,9 @@ bench-pml: install  ## cost of the losses of pytorch-metric-learning: benchmarks
 GENES ?=
 bench-pecos: install  ## linear programs on TF-IDF, XR-Linear in an environment of its own: benchmarks/pecos/results.md
 	$(BIN)/python benchmarks/pecos/predict.py debian $(GENES)
+
+bench-predict: install  ## one query and many beside encoding and bare products: benchmarks/predict/results.md
+	$(BIN)/python benchmarks/predict/compare.py
 
 bench-checkpoint: install  ## cost of checkpoints while a run trains: benchmarks/checkpoint/results.md
 	$(BIN)/python benchmarks/checkpoint/cost.py

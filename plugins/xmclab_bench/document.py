@@ -27,7 +27,7 @@ import itertools
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from xmclab.system.limits import BeyondLimit
 from xmclab.system.reading import read_json
 from xmclab_bench.predictions import Predictions
 from xmclab_bench.run_folder import CONFIG, TARGET, Run
-from xmclab_bench.statistics import Points, difference, drawn, flipped
+from xmclab_bench.statistics import Points, differences
 from xmclab_bench.verdict import judged
 
 DOCUMENT = "document.json"
@@ -293,7 +293,7 @@ def _tests(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:
             if len(_data_of(beside)) == 1:
                 points = {group.name: _points(group, search, wanted.metrics) for group in beside}
                 seeds = {tuple(run.seed for run in group.runs) for group in beside}
-                for found in _differences(points, same_seeds=len(seeds) == 1):
+                for found in differences(points, same_seeds=len(seeds) == 1):
                     yield {"search": search, "column": column, **found}
 
 
@@ -303,7 +303,7 @@ def _tests_of_predictions(groups: Sequence[Group], wanted: Wanted) -> Iterable[d
         shared = [metric for metric in wanted.metrics if metric in each.metrics]
         if shared and set(_data_of([group])) == {_data_key(each.data, each.propensity)}:
             points = {group.name: _points(group, search, shared), each.name: [each.points.of(shared)]}
-            for found in _differences(points, same_seeds=False):
+            for found in differences(points, same_seeds=False):
                 yield {"search": search, "column": group.column, **found}
 
 
@@ -311,22 +311,8 @@ def _heads(groups: Sequence[Group], wanted: Wanted) -> Iterable[dict[str, Any]]:
     """Every pair of searches of a row in every metric."""
     for group in groups:
         points = {search: _points(group, search, wanted.metrics) for search in wanted.searches}
-        for found in _differences(points, same_seeds=True):
+        for found in differences(points, same_seeds=True):
             yield {"name": group.name, "column": group.column, **found}
-
-
-def _differences(points: Mapping[str, Sequence[Points]], same_seeds: bool) -> Iterable[dict[str, Any]]:
-    """Every pair of rows that have points, in every metric, on the same draws of test queries."""
-    rows = {name: some for name, some in points.items() if some}
-    shapes = {(each.metrics, each.found_GM.shape) for some in rows.values() for each in some}
-    if len(rows) < 2 or len(shapes) != 1:
-        return
-    ((metrics, _),) = shapes
-    values, p_values = drawn(rows, same_seeds=same_seeds), flipped(rows)
-    for index, metric in enumerate(metrics):
-        for a, b in itertools.combinations(rows, 2):
-            found = difference(values[a][:, index], values[b][:, index], p_values[a, b][index])
-            yield {"metric": metric, "a": a, "b": b, **asdict(found)}
 
 
 def _points(group: Group, search: str, metrics: Sequence[str]) -> list[Points]:

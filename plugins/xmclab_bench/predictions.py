@@ -45,6 +45,7 @@ def _decides(config: Config) -> tuple[object, ...]:
 
 
 def _of_data(files: Mapping[str, str], config: Config) -> Iterable[Predictions]:
+    from xmclab_datatools.named import Names
     from xmclab_datatools.rankings import read_ranking
 
     data, settings = open_data(config), config.settings.evaluate
@@ -53,7 +54,7 @@ def _of_data(files: Mapping[str, str], config: Config) -> Iterable[Predictions]:
     shape, truth = data.test.targets_NL.shape, f"the test set of {data.name}"
     for name, pattern in files.items():
         file = pattern.replace(DATA, data.name)
-        ranking = read_ranking(Path(file), shape, settings.depth, data.test.filter_NL, truth)
+        ranking = read_ranking(Path(file), shape, settings.depth, data.test.filter_NL, truth, Names.of(data))
         metrics = evaluator.metrics(ranking)
         points = Points(tuple(metrics), *evaluator.points(ranking, list(metrics)))
         yield Predictions(name, file, data.fingerprint, propensity, metrics, points)

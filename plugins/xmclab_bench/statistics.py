@@ -18,9 +18,9 @@ random queries (p_f) is exact there: 0.125.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -115,6 +115,22 @@ def difference(a_B: Floats, b_B: Floats, p_flipped: float) -> Difference:
     smaller = min(np.count_nonzero(drawn_B <= 0), np.count_nonzero(drawn_B >= 0))
     p = max(float(p_flipped), min(1.0, 2 * (smaller + 1) / (len(drawn_B) + 1)))
     return Difference(float(value), float(low), float(high), p)
+
+
+def differences(
+    points: Mapping[str, Sequence[Points]], same_seeds: bool = False, seed: int = 0
+) -> Iterator[dict[str, Any]]:
+    """Every pair of rows that have points, in every metric, on the same draws of test queries."""
+    rows = {name: some for name, some in points.items() if some}
+    shapes = {(each.metrics, each.found_GM.shape) for some in rows.values() for each in some}
+    if len(rows) < 2 or len(shapes) != 1:
+        return
+    ((metrics, _),) = shapes
+    values, p_values = drawn(rows, seed=seed, same_seeds=same_seeds), flipped(rows, seed=seed)
+    for index, metric in enumerate(metrics):
+        for a, b in itertools.combinations(rows, 2):
+            found = difference(values[a][:, index], values[b][:, index], p_values[a, b][index])
+            yield {"metric": metric, "a": a, "b": b, **asdict(found)}
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -1,4 +1,4 @@
-"""Predictions of any program: sparse text, sparse matrices or arrays of the k best, as rankings."""
+"""Predictions of any program: sparse text, sparse matrices, arrays of the k best or named answers, as rankings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from xmclab.api import Ranking
 from xmclab.data.sparse import no_pairs, read_matrix, refuse_rows
 from xmclab.errors import DataError, Problem
 from xmclab.evaluation.metrics import drop_filtered, ranking_from_scores
+from xmclab.serve.answers import has_answers
 from xmclab.system.limits import BeyondLimit
 from xmclab.system.reading import UNREADABLE, load_arrays
+from xmclab_datatools.named import Names, read_named
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,17 +26,23 @@ ROWS = 1 << 14  # rows of an array checked at once
 
 
 def read_ranking(
-    path: Path, shape: Shape, k: int, filter_NL: sp.csr_array | None = None, truth: str = "the truth"
+    path: Path,
+    shape: Shape,
+    k: int,
+    filter_NL: sp.csr_array | None = None,
+    truth: str = "the truth",
+    names: Names | None = None,
 ) -> Ranking:
     """The first k labels of each row that are not filtered, by descending score.
 
     Args:
         path: a matrix of scores as for `read_matrix`; or label indices [rows, k], the best first and -1 where there are
-            fewer: a `.npy`, or a `.npz` with `indices` and `scores`.
+            fewer: a `.npy`, or a `.npz` with `indices` and `scores`; or what `xmclab predict` writes.
+        names: of queries and labels, for the last of these.
         truth: what has this shape, for errors.
     """
     widest = 0 if filter_NL is None else int(np.diff(filter_NL.indptr).max(initial=0))
-    arrays = _top_arrays(path)
+    arrays = read_named(path, shape, names, truth) if has_answers(path) else _top_arrays(path)
     if arrays is None:
         scores_NL = read_matrix(path, *shape, truth)
         _refuse_repeated(path, scores_NL)

@@ -112,10 +112,10 @@ def test_the_data_is_read_as_its_keys_say(call: Call, tmp_path: Path) -> None:
     assert "reader.seperator: unknown key (did you mean 'reader.separator'?)" in err
     code, out, err = call(*scored, "epochs=3")
     assert (code, out) == (2, "")
-    assert "epochs=3: only data.* and reader keys can be set here" in err
+    assert "epochs=3: only data.* and reader keys, data, preset, evaluate.depth" in err
     code, _, err = call("score", "--pred", tmp_path / "p.txt", "reader=table")
     assert code == 2
-    assert "reader=table: needs --data" in err
+    assert "reader=table: needs data=NAME_OR_FOLDER" in err
 
 
 def test_metrics_deeper_than_the_predictions_are_left_out(call: Call, files: dict[str, Path], tmp_path: Path) -> None:
@@ -153,9 +153,9 @@ def test_cut_offs_can_be_chosen(call: Call, files: dict[str, Path]) -> None:
 
 
 MISTAKES = {
-    "nothing to compare with": (["--pred", "scores.npz"], 2, "give --truth and --train, or --data"),
+    "nothing to compare with": (["--pred", "scores.npz"], 2, "give --truth and --train, or data=NAME_OR_FOLDER"),
     "no training labels": (["--pred", "scores.npz", "--truth", "truth.npz"], 2, "give --truth and --train"),
-    "no predictions": (["--truth", "truth.npz", "--train", "train.npz"], 2, "--pred"),
+    "no predictions": (["--truth", "truth.npz", "--train", "train.npz"], 2, "no predictions are given"),
     "data and files": (["--pred", "scores.npz", "--data", "tiny", "--truth", "truth.npz"], 2, "cannot be combined"),
     "propensity twice": (["--pred", "scores.npz", "--family", "amazon", "--propensity", "1,1"], 2, "give either"),
     "propensity of one number": (["--pred", "scores.npz", "--propensity", "0.5"], 2, "must be A,B"),
