@@ -141,7 +141,7 @@ def _label_ids(path: Path, answers: Sequence[Answer], labels: int, names: Names 
         "unknown": (f"not labels of {truth}", "predictions must be for the labels of the data"),
         "ambiguous": (f"names of several labels of {truth}", "add a column 'label' with their numbers"),
         "range": (f"not numbers of labels: {truth} has {labels:,}, counted from 0", ""),
-        "unnamed": ("names of labels, which --truth does not have", "score with data=NAME_OR_FOLDER"),
+        "unnamed": ("names of labels, which --truth does not have", "score with data=NAME"),
     }
     problems = [
         Problem(f"{path}:{min(lines.values())}", f"{_several(lines)}: {reasons[kind][0]}", reasons[kind][1])

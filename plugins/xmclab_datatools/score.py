@@ -130,7 +130,7 @@ def _files(words: list[str], predictions: list[Path], source: str | None) -> tup
         raise ConfigError(Problem("--data", f"the data is also given by {named[0]}", "leave out one of them"))
     keys += [f"data={source}"] if source is not None else []
     if keys and not (named or source):
-        raise ConfigError(Problem(keys[0], "needs data=NAME_OR_FOLDER"))
+        raise ConfigError(Problem(keys[0], "no data set is given", "add data=NAME"))
     return files, keys
 
 
@@ -177,7 +177,7 @@ def _labels(truth: Path | None, train: Path | None, filter_: Path | None) -> Kno
     from xmclab.host import default_registry, resolve
 
     if truth is None or train is None:
-        raise ConfigError(Problem("score", "give --truth and --train, or data=NAME_OR_FOLDER"))
+        raise ConfigError(Problem("score", "give --truth and --train, or data=NAME"))
     from xmclab.data.sparse import read_filter, read_matrix
 
     truth_NL = read_matrix(truth)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import shutil
@@ -58,6 +59,35 @@ def test_json_lines_hold_names_and_scores(
     assert set(first) == {"label", "name", "text", "score"}
     assert first["text"].startswith(first["name"])
     assert call("predict", small_run, "--input", queries, "-k", "3", "--format", "jsonl")[1] == out
+
+
+def test_texts_and_files_are_told_apart(
+    call: Call, small_run: Path, queries: Path, expected: list[list[int]], tmp_path: Path
+) -> None:
+    """As words, without an option, to a file that says its format."""
+    _, out, _ = call("predict", small_run, QUERIES[3], QUERIES[0], "-k", "3", "--json")
+    assert [[label["label"] for label in json.loads(line)["labels"]] for line in out.splitlines()] == [
+        expected[3],
+        expected[0],
+    ]
+    code, out, _ = call("predict", small_run, queries, "-k", "3", "--out", tmp_path / "a.json.gz")
+    assert (code, out) == (0, "")
+    records = json.loads(gzip.decompress((tmp_path / "a.json.gz").read_bytes()))
+    assert [[label["label"] for label in record["labels"]] for record in records] == expected
+    code, _, err = call("predict", small_run, queries, "--out", tmp_path / "a.json.gz")
+    assert (code, "exists (choose another file, or use --overwrite)" in err) == (7, True)
+    code, out, err = call("predict", small_run, "querys.csv")
+    assert (code, out, err) == (3, "", "error: querys.csv: no such file (if it is a text: --text querys.csv)\n")
+
+
+def test_low_scores_are_left_out(call: Call, small_run: Path) -> None:
+    _, out, _ = call("predict", small_run, QUERIES[0], "-k", "3", "--json")
+    labels = json.loads(out)["labels"]
+    limit = labels[1]["score"]
+    _, out, _ = call("predict", small_run, QUERIES[0], "-k", "3", "--json", "--threshold", limit)
+    assert json.loads(out)["labels"] == labels[:2]
+    code, out, _ = call("predict", small_run, QUERIES[0], "--threshold", "99", "--format", "csv")
+    assert (code, out.splitlines()[1]) == (0, "0,plot functions,,,,,")
 
 
 def test_several_texts_are_answered_in_order(call: Call, small_run: Path, expected: list[list[int]]) -> None:
@@ -129,6 +159,8 @@ MISTAKES = {
     "two formats": (["--text", "x", "--format", "xmc", "--json"], 2, "conflicts with --json"),
     "unknown kind of file": (["--input", "x.xml"], 2, "x.xml"),
     "missing file": (["--input", "nowhere.txt"], 3, "nowhere.txt: cannot be read"),
+    "bytes on stdout": (["x", "--format", "parquet"], 2, "--format parquet: is not text (name a file with --out)"),
+    "unknown output": (["x", "--out", "a.xml"], 2, "--out a.xml: the name does not say which format to write"),
     "missing labels": (["--text", "x", "--add-labels", "nowhere.txt"], 3, "nowhere.txt: cannot be read"),
     "labels for classifiers": (["--text", "x", "--head", "clf", "--add-labels", "more.txt"], 2, "no rows for them"),
     "target in no folder": (["--text", "x", "--out", "no/where.txt"], 7, "--out no/where.txt: cannot be written"),

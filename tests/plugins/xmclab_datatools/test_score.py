@@ -99,6 +99,58 @@ def test_what_predict_writes_has_the_metrics_of_the_run(call: Call, small_run: P
     assert json.loads(out)["metrics"] == pytest.approx(metrics, abs=1e-9)
 
 
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A data set of 40 test queries and three labels, one of which has the text of a query; and two predictions."""
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    names = ("socks", "boots", "query 3")
+    (folder / "labels.csv").write_text("uid,title\n" + "".join(f"{name},{name}\n" for name in names))
+    for table, rows in (("train", range(40, 80)), ("test", range(40))):
+        lines = (f"{table[0]}{row},query {row},{names[row % 2]}\n" for row in rows)
+        (folder / f"{table}.csv").write_text("id,query,labels\n" + "".join(lines))
+    for file, right in (("good.csv", 40), ("bad.csv", 10)):
+        lines = (f"query {row},{names[(row + (row >= right)) % 2]}\n" for row in reversed(range(40)))
+        (tmp_path / file).write_text("query,name\n" + "".join(lines))
+    return folder
+
+
+def test_several_predictions_are_tested_against_each_other(call: Call, shop: Path) -> None:
+    files = shop.parent / "bad.csv", shop.parent / "good.csv"
+    code, out, err = call("score", *files, f"data={shop}", "--json", "-k", "1")
+    assert (code, "Traceback" in err) == (0, False)
+    found = json.loads(out)
+    assert [each["metrics"]["P@1"] for each in found["predictions"]] == [25, 100]
+    [test] = [each for each in found["tests"] if each["metric"] == "P@1"]
+    assert (test["a"], test["b"], test["value"]) == (*map(str, files), -75)
+    assert test["low"] < -75 < test["high"] < -50
+    assert test["p"] < 0.01
+    [sentence] = found["verdict"]
+    assert sentence.startswith(f"P@1: {files[1]} is ahead of {files[0]} by 75.00 points (95 % interval ")
+    code, out, _ = call("score", *files, f"data={shop}", "-k", "1")
+    assert (code, sentence in out) == (0, True)
+    (shop.parent / "same.csv").write_text(files[1].read_text())
+    _, out, _ = call("score", files[1], shop.parent / "same.csv", f"data={shop}", "-k", "1", "--json")
+    assert "cannot be told apart" in json.loads(out)["verdict"][0]
+
+
+def test_every_key_of_the_data_works(call: Call, shop: Path) -> None:
+    scored = ("score", shop.parent / "good.csv", f"data={shop}", "--bootstrap", "0")
+    code, out, err = call(
+        *scored, "--json", "evaluate.k=1,2", "evaluate.propensity=0.6,2.6", "data.merge_same_text=true"
+    )
+    assert code == 0
+    assert "data.same_text=keep keeps it" in err
+    assert set(json.loads(out)["metrics"]) == {f"{kind}@1" for kind in KINDS}
+    assert json.loads(out)["propensity"]["A"] == 0.6
+    code, _, err = call(*scored, "data.same_text=keep", "reader=table", "data.query_text=title")
+    assert (code, "same_text" in err) == (0, False)
+    code, _, err = call(*scored, "--data", "tiny")
+    assert (code, f"--data: the data is also given by data={shop}" in err) == (2, True)
+    code, _, err = call("score", shop.parent / "good.csv", shop.parent / "good.csv", f"data={shop}")
+    assert (code, "good.csv: is given twice" in err) == (2, True)
+
+
 def test_the_data_is_read_as_its_keys_say(call: Call, tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("query,labels\nred,a+b\n")
     (tmp_path / "test.csv").write_text("query,labels\nblue,a\n")
@@ -115,7 +167,7 @@ def test_the_data_is_read_as_its_keys_say(call: Call, tmp_path: Path) -> None:
     assert "epochs=3: only data.* and reader keys, data, preset, evaluate.depth" in err
     code, _, err = call("score", "--pred", tmp_path / "p.txt", "reader=table")
     assert code == 2
-    assert "reader=table: needs data=NAME_OR_FOLDER" in err
+    assert "reader=table: no data set is given (add data=NAME)" in err
 
 
 def test_metrics_deeper_than_the_predictions_are_left_out(call: Call, files: dict[str, Path], tmp_path: Path) -> None:
@@ -153,7 +205,7 @@ def test_cut_offs_can_be_chosen(call: Call, files: dict[str, Path]) -> None:
 
 
 MISTAKES = {
-    "nothing to compare with": (["--pred", "scores.npz"], 2, "give --truth and --train, or data=NAME_OR_FOLDER"),
+    "nothing to compare with": (["--pred", "scores.npz"], 2, "give --truth and --train, or data=NAME"),
     "no training labels": (["--pred", "scores.npz", "--truth", "truth.npz"], 2, "give --truth and --train"),
     "no predictions": (["--truth", "truth.npz", "--train", "train.npz"], 2, "no predictions are given"),
     "data and files": (["--pred", "scores.npz", "--data", "tiny", "--truth", "truth.npz"], 2, "cannot be combined"),
