@@ -1,12 +1,13 @@
 """What predictions cost beside what they cannot do without: encoding the texts, and bare products of vectors.
 
-    python benchmarks/predict/compare.py [--run FOLDER] [--repeats 5]
+    python benchmarks/predict/compare.py [--run FOLDER] [--repeats 3]
 
 The floor of a search encodes the same texts with the same encoder, and multiplies them by what the search compares them
 with: the vectors of all labels, and for the vote those of all training queries. With `topk` it also takes the best of
 every row. Ours is all of `Model.predict` for one query, and all of `Model.predict_file` in bulk: reading and checking a
 CSV file, search, names, and writing JSON lines. Alternatives are interleaved in one process, and the numbers are
-medians; memory is the peak of a process of its own. Writes `results.json` and `results.md` next to this file.
+medians of the processor time of all threads, which other work on the machine changes least; memory is the peak of a
+process of its own. Writes `results.json` and `results.md` next to this file.
 """
 
 from __future__ import annotations
@@ -17,10 +18,9 @@ import json
 import multiprocessing
 import os
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +33,12 @@ import xmclab as xl
 from xmclab.evaluation.searches.neighbours import Neighbours, directions
 from xmclab.system.usage import peak
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "speed"))
-from harness import interleaved
-
 HERE = Path(__file__).parent
 RUN = HERE.parents[1] / "runs" / "predict"
 SEARCHES = ("de", "de+clf", "de+clf+nn")
 K, BLOCK, BOUND, TIMES, MIB = 5, 1024, 1.5, 4, 2**20
-QUERIES = 200  # single ones, in turn
+QUERIES = 100  # single ones, in turn
+OURS = "ours"
 
 
 def trained(folder: Path) -> Path:
@@ -81,36 +79,53 @@ class Floor:
                         out.topk(k, dim=1)
 
 
-def single(model: xl.Model, floor: Floor, search: str, texts: Sequence[str]) -> dict[str, float]:
-    """Median seconds of one warm query."""
-    alternatives: Mapping[str, Callable[[str], Any]] = {
-        "products": lambda text: floor.answer([text], topk=False),
-        "topk": lambda text: floor.answer([text], topk=True),
-        "ours": lambda text: model.predict(text, K, head=search),
-    }
-    times: dict[str, list[float]] = {name: [] for name in alternatives}
-    for text in texts[: QUERIES + 5]:
+Alternatives = Mapping[str, Callable[[], Any]]
+
+
+def timed(rounds: Iterable[Alternatives], settle: bool) -> dict[str, float]:
+    """Median processor seconds of each alternative, and the median ratios of ours to the others.
+
+    Args:
+        settle: run each once right before it is timed, so that the caches hold what it leaves there itself.
+    """
+    times: list[dict[str, float]] = []
+    for alternatives in rounds:
+        times.append({})
         for name, run in alternatives.items():
-            run(text)  # what the caches hold is its own
-            started = time.perf_counter()
-            run(text)
-            times[name].append(time.perf_counter() - started)
-    return {name: statistics.median(some[5:]) for name, some in times.items()}
+            if settle:
+                run()
+            started = time.process_time()
+            run()
+            times[-1][name] = time.process_time() - started
+    found = {name: statistics.median(each[name] for each in times) for name in times[0]}
+    ratios = {f"to {name}": statistics.median(each[OURS] / each[name] for each in times) for name in found}
+    return {**found, **ratios}
+
+
+def single(model: xl.Model, floor: Floor, search: str, texts: Sequence[str]) -> dict[str, float]:
+    """One warm query at a time."""
+
+    def of(text: str) -> Alternatives:
+        return {
+            "products": lambda: floor.answer([text], topk=False),
+            "topk": lambda: floor.answer([text], topk=True),
+            OURS: lambda: model.predict(text, K, head=search),
+        }
+
+    return timed(map(of, texts[:QUERIES]), settle=True)
 
 
 def bulk(
     model: xl.Model, floor: Floor, search: str, file: Path, texts: Sequence[str], repeats: int
 ) -> dict[str, float]:
-    """Median seconds of all texts."""
+    """All texts, from file to file."""
     out = file.with_suffix(".jsonl")
-    return interleaved(
-        {
-            "products": lambda: floor.answer(texts, topk=False),
-            "topk": lambda: floor.answer(texts, topk=True),
-            "ours": lambda: model.predict_file(file, out, K, head=search, overwrite=True),
-        },
-        repeats,
-    )
+    alternatives: Alternatives = {
+        "products": lambda: floor.answer(texts, topk=False),
+        "topk": lambda: floor.answer(texts, topk=True),
+        OURS: lambda: model.predict_file(file, out, K, head=search, overwrite=True),
+    }
+    return timed([alternatives] * repeats, settle=False)
 
 
 def write_csv(file: Path, texts: Sequence[str], times: int = 1) -> None:
@@ -167,7 +182,8 @@ def page(found: Mapping[str, Any]) -> str:
     small, large = (size / MIB for size in found["memory"])
     return f"""# Predictions beside encoding and bare products
 
-`make bench-predict`: a model of the embedded Debian packages, {found["labels"]:,} labels, {found["threads"]} thread(s).
+`make bench-predict`: a model of the embedded Debian packages, {found["labels"]:,} labels, {found["threads"]} thread(s),
+in processor time.
 The last columns divide our time by that of encoding the same texts and multiplying them by the vectors that the search
 compares them with (for `nn`, also those of the training queries), without and with `topk`. The goal is {BOUND} times
 the products alone. Ours includes reading and checking a CSV file, names, and writing JSON lines.
@@ -182,7 +198,7 @@ times as many.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, default=RUN, help="a run on debian with both heads and the vote")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     found = measure(trained(options.run), options.repeats)
     (HERE / "results.json").write_text(json.dumps(found, indent=1) + "\n")

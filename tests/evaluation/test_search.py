@@ -46,6 +46,17 @@ def expected(queries: dict[str, Tensor], labels: dict[str, Tensor]) -> dict[str,
     return {"de": de, "clf": clf, "de+clf": de + clf}
 
 
+def test_heads_are_put_side_by_side_once_and_held_once(made: tuple[dict[str, Tensor], dict[str, Tensor]]) -> None:
+    _, labels = made
+    space = Space(("de", "clf"), LABELS, lambda head: labels[head], exact)
+    together = space.together("de+clf")
+    assert space.together("de+clf") is together
+    torch.testing.assert_close(together, torch.cat([labels["de"], labels["clf"]], dim=1))
+    for head, vectors in labels.items():
+        assert torch.equal(space.vectors(head), vectors)
+        assert space.vectors(head).untyped_storage().data_ptr() == together.untyped_storage().data_ptr()
+
+
 @pytest.mark.parametrize("heads", ["de", "clf", "de+clf"])
 def test_labels_are_searched_by_inner_product_and_bias(
     made: tuple[dict[str, Tensor], dict[str, Tensor]], heads: str

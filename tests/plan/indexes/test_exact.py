@@ -48,3 +48,11 @@ def test_equal_scores_at_the_last_rank_go_to_the_smaller_ids() -> None:
     columns, scores = top(torch.tensor([[1.0, 2.0] + [1.0] * 500]), 3)
     assert columns.tolist() == [[1, 0, 2]]
     assert scores.tolist() == [[2.0, 1.0, 1.0]]
+
+
+@pytest.mark.parametrize(("queries", "labels"), [(1, 65536), (4, 65536), (16, 16384), (64, 4096), (1024, 4096)])
+def test_few_queries_are_compared_with_more_labels_at_once(queries: int, labels: int) -> None:
+    """So that one query on a CPU is a product and little more; a choice of one's own stays."""
+    for index, expected in ((Exact(), labels), (Exact(label_block=100), 100)):
+        index.build(torch.eye(3))
+        assert index._labels_at_once(queries) == expected

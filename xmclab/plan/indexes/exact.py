@@ -15,6 +15,8 @@ from xmclab.api import Index, option
 from xmclab.plan.indexes.checks import refuse_non_finite
 
 RUN = 32  # neighbouring labels that share a maximum
+LEAST, MOST = 4096, 65536  # labels compared at once, unless it is chosen: on a CPU with many queries, and elsewhere
+FEW_SCORES = 64 * LEAST
 
 Found = tuple[Tensor, Tensor, Tensor]  # (row_E, id_E, score_E) of cells that beat the k-th best of their row
 
@@ -24,7 +26,9 @@ class Exact(Index):
     """Every label is compared; memory is bounded by the blocks, and equal scores are ordered by label id."""
 
     query_block: int = option(1024, "queries compared at once", ge=1)
-    label_block: int = option(0, "labels compared at once; 0: 4096 on a CPU (its cache), 65536 elsewhere", ge=0)
+    label_block: int = option(
+        0, "labels compared at once; 0: 4096 on a CPU (its cache), 65536 for few queries and elsewhere", ge=0
+    )
 
     def __post_init__(self) -> None:
         self._z_LD: Tensor | None = None
@@ -41,13 +45,21 @@ class Exact(Index):
             raise RuntimeError("build the index before searching it")
         q_QD = q_QD.to(self._z_LD)
         refuse_non_finite(q_QD, "query")
-        label_block = self.label_block or (4096 if q_QD.device.type == "cpu" else 65536)
         ids_QK = q_QD.new_full((len(q_QD), k), -1, dtype=torch.int64)
         scores_QK = q_QD.new_full((len(q_QD), k), -torch.inf)
         for start in range(0, len(q_QD), self.query_block):
             block = slice(start, start + self.query_block)
+            label_block = self._labels_at_once(len(q_QD[block]))
             search_into(ids_QK[block], scores_QK[block], q_QD[block], self._z_LD, label_block)
         return ids_QK, scores_QK
+
+    def _labels_at_once(self, queries: int) -> int:
+        """How many labels are compared in one product: more for few queries, whose scores are few."""
+        if self.label_block or self._z_LD is None:
+            return self.label_block
+        if self._z_LD.device.type != "cpu":
+            return MOST
+        return min(max(FEW_SCORES // max(queries, 1), LEAST), MOST)
 
 
 def search_into(ids_QK: Tensor, scores_QK: Tensor, q_QD: Tensor, z_LD: Tensor, label_block: int) -> None:
