@@ -1,13 +1,14 @@
 """What predictions cost beside what they cannot do without: encoding the texts, and bare products of vectors.
 
-    python benchmarks/predict/compare.py [--run FOLDER] [--repeats 3]
+    python benchmarks/predict/compare.py [--run FOLDER] [--repeats 3] [--only de de+clf memory]
 
 The floor of a search encodes the same texts with the same encoder, and multiplies them by what the search compares them
 with: the vectors of all labels, and for the vote those of all training queries. With `topk` it also takes the best of
 every row. Ours is all of `Model.predict` for one query, and all of `Model.predict_file` in bulk: reading and checking a
 CSV file, search, names, and writing JSON lines. Alternatives are interleaved in one process, and the numbers are
 medians of the processor time of all threads, which other work on the machine changes least; memory is the peak of a
-process of its own. Writes `results.json` and `results.md` next to this file.
+process of its own. Writes
+`results.json` and `results.md` next to this file, in which what was not asked for keeps its numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ RUN = HERE.parents[1] / "runs" / "predict"
 SEARCHES = ("de", "de+clf", "de+clf+nn")
 K, BLOCK, BOUND, TIMES, MIB = 5, 1024, 1.5, 4, 2**20
 QUERIES = 100  # single ones, in turn
-OURS = "ours"
+OURS, MEMORY = "ours", "memory"
 
 
 def trained(folder: Path) -> Path:
@@ -98,7 +99,9 @@ def timed(rounds: Iterable[Alternatives], settle: bool) -> dict[str, float]:
             run()
             times[-1][name] = time.process_time() - started
     found = {name: statistics.median(each[name] for each in times) for name in times[0]}
-    ratios = {f"to {name}": statistics.median(each[OURS] / each[name] for each in times) for name in found}
+    ratios = {
+        f"to {name}": statistics.median(each[OURS] / each[name] for each in times) for name in found if name != OURS
+    }
     return {**found, **ratios}
 
 
@@ -146,23 +149,23 @@ def alone(*arguments: Any) -> int:
         return pool.apply(memory, arguments)
 
 
-def measure(run: Path, repeats: int) -> dict[str, Any]:
+def measure(run: Path, repeats: int, only: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """What was measured, piece by piece."""
     model = xl.load(run, device="cpu")
     data = xl.read("debian").dataset
     texts = [*data.train.texts, *data.test.texts]
-    found: dict[str, Any] = {"texts": len(texts), "labels": len(model.labels), "threads": torch.get_num_threads()}
+    yield {"texts": len(texts), "labels": len(model.labels), "threads": torch.get_num_threads()}
     with tempfile.TemporaryDirectory() as folder:
         file, larger = Path(folder) / "queries.csv", Path(folder) / "more.csv"
         write_csv(file, texts)
         write_csv(larger, texts, TIMES)
         model.predict(texts[0], head=SEARCHES[-1])
-        for search in SEARCHES:
+        for search in (search for search in SEARCHES if search in only):
             floor = Floor(model, search)
             one, many = single(model, floor, search, texts), bulk(model, floor, search, file, texts, repeats)
-            found[search] = {"one": one, "bulk": many}
-            print(search, json.dumps(found[search]), flush=True)
-        found["memory"] = [alone(run, each, SEARCHES[-1]) for each in (file, larger)]
-    return found
+            yield {search: {"one": one, "bulk": many}}
+        if MEMORY in only:
+            yield {MEMORY: [alone(run, each, SEARCHES[0]) for each in (file, larger)]}
 
 
 def page(found: Mapping[str, Any]) -> str:
@@ -170,7 +173,7 @@ def page(found: Mapping[str, Any]) -> str:
         "| search | of what | ours | to products | to products and topk | |",
         "|---|---|--:|--:|--:|---|",
     ]
-    for search in SEARCHES:
+    for search in (search for search in SEARCHES if search in found):
         for what, told in (("one", "one warm query"), ("bulk", f"{found['texts']:,} texts")):
             times = found[search][what]
             ratios = [times["ours"] / times[floor] for floor in ("products", "topk")]
@@ -179,7 +182,7 @@ def page(found: Mapping[str, Any]) -> str:
             )
             met = "met" if ratios[0] <= BOUND else "missed"
             lines.append(f"| {search} | {told} | {ours} | {ratios[0]:.2f} | {ratios[1]:.2f} | {met} |")
-    small, large = (size / MIB for size in found["memory"])
+    small, large = (size / MIB for size in found.get(MEMORY, (0, 0)))
     return f"""# Predictions beside encoding and bare products
 
 `make bench-predict`: a model of the embedded Debian packages, {found["labels"]:,} labels, {found["threads"]} thread(s),
@@ -190,7 +193,7 @@ the products alone. Ours includes reading and checking a CSV file, names, and wr
 
 {chr(10).join(lines)}
 
-Peak memory of a process, `{SEARCHES[-1]}`: {small:,.0f} MiB for {found["texts"]:,} texts, {large:,.0f} MiB for {TIMES}
+Peak memory of a process, `{SEARCHES[0]}`: {small:,.0f} MiB for {found["texts"]:,} texts, {large:,.0f} MiB for {TIMES}
 times as many.
 """
 
@@ -199,9 +202,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, default=RUN, help="a run on debian with both heads and the vote")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=(*SEARCHES, MEMORY), default=(*SEARCHES, MEMORY))
     options = parser.parse_args()
-    found = measure(trained(options.run), options.repeats)
-    (HERE / "results.json").write_text(json.dumps(found, indent=1) + "\n")
+    results = HERE / "results.json"
+    found: dict[str, Any] = json.loads(results.read_text()) if results.exists() else {}
+    for some in measure(trained(options.run), options.repeats, options.only):
+        found |= some
+        results.write_text(json.dumps(found, indent=1) + "\n")
+        print(json.dumps(some), flush=True)
     (HERE / "results.md").write_text(page(found))
     print(page(found))
 
