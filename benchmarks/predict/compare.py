@@ -182,7 +182,11 @@ def page(found: Mapping[str, Any]) -> str:
             )
             met = "met" if ratios[0] <= BOUND else "missed"
             lines.append(f"| {search} | {told} | {ours} | {ratios[0]:.2f} | {ratios[1]:.2f} | {met} |")
-    small, large = (size / MIB for size in found.get(MEMORY, (0, 0)))
+    held = ""
+    if sizes := found.get(MEMORY):
+        small, large = (size / MIB for size in sizes)
+        held = f"\nPeak memory of a process, `{SEARCHES[0]}`: {small:,.0f} MiB for {found['texts']:,} texts, "
+        held += f"{large:,.0f} MiB for {TIMES} times as many.\n"
     return f"""# Predictions beside encoding and bare products
 
 `make bench-predict`: a model of the embedded Debian packages, {found["labels"]:,} labels, {found["threads"]} thread(s),
@@ -192,10 +196,7 @@ compares them with (for `nn`, also those of the training queries), without and w
 the products alone. Ours includes reading and checking a CSV file, names, and writing JSON lines.
 
 {chr(10).join(lines)}
-
-Peak memory of a process, `{SEARCHES[0]}`: {small:,.0f} MiB for {found["texts"]:,} texts, {large:,.0f} MiB for {TIMES}
-times as many.
-"""
+{held}"""
 
 
 def main() -> None:
