@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: run test lint install notebook bench-quality bench-speed bench-index bench-plan bench-million bench-data bench-pml bench-pecos bench-predict bench-checkpoint bench-results chaos clean
+.PHONY: run test lint install notebook bench-quality bench-speed bench-index bench-plan bench-million bench-data bench-related bench-pml bench-pecos bench-predict bench-checkpoint bench-results chaos clean
 
 run: install  ## train UniDEC on the embedded data and print its table
 	$(BIN)/xmclab run recipe=unidec loss.clf=ds+bce
@@ -47,6 +47,9 @@ bench-million: install  ## a run with a million labels from end to end: benchmar
 
 bench-data: install  ## reading and tokenising 2 million texts, first and cached run
 	$(BIN)/python benchmarks/data/tokens.py --models bag
+
+bench-related: install  ## a table whose queries are labels, with other defaults: benchmarks/data/related.json
+	$(BIN)/python benchmarks/data/related.py
 
 bench-pml: install  ## cost of the losses of pytorch-metric-learning: benchmarks/pml/results.md
 	$(BIN)/python benchmarks/pml/cost.py

@@ -13,13 +13,15 @@ import pytest
 import scipy.sparse as sp
 
 from xmclab.api import Dataset
-from xmclab.data import open_dataset
+from xmclab.data import open_data, open_dataset
 from xmclab.evaluation.scoring import Evaluator
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
 from xmclab_baselines.tfidf import features
 from xmclab_datatools.rankings import read_ranking
 
-PECOS = Path(__file__).parents[1] / "benchmarks" / "pecos"
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+PECOS = BENCHMARKS / "pecos"
 # In place of libpecos: a query scores a label by its inner product with the label's features.
 FAKE = {
     "__init__.py": "",
@@ -126,3 +128,24 @@ chmod +x "$4/bin/python"
 def test_the_page_of_linear_programs_is_that_of_its_numbers(predict: dict[str, Any]) -> None:
     results = json.loads((PECOS / "results.json").read_text(encoding="utf-8"))
     assert predict["page"](results) == (PECOS / "results.md").read_text(encoding="utf-8")
+
+
+def test_the_table_of_related_things_has_queries_that_are_labels(tmp_path: Path) -> None:
+    script = runpy.run_path(str(BENCHMARKS / "data" / "related.py"))
+    rows = script["rows_of"]("tiny", 200)
+    labels = {label for _, found in rows for label in found}
+    named = sum(text in labels for text, _ in rows)
+    assert len(rows) == 200
+    assert named > 20
+    script["write"](tmp_path / "related.csv", rows)
+    data = open_data(resolve([f"data={tmp_path / 'related.csv'}"], default_registry()))
+    assert data.train.filter_NL.nnz + data.test.filter_NL.nnz == named, "none of these pairs is true"
+
+
+def test_the_page_on_data_has_the_committed_numbers_of_that_table() -> None:
+    runs = json.loads((BENCHMARKS / "data" / "related.json").read_text(encoding="utf-8"))
+    page = (BENCHMARKS.parent / "docs" / "data.md").read_text(encoding="utf-8")
+    for first, second in zip(runs[::2], runs[1::2], strict=True):
+        best = max(second["epochs"])
+        shown = (f"{first['P@1']:.1f}", f"{best:.1f} ({second['epochs'].index(best) + 1})", f"{second['P@1']:.1f}")
+        assert f"| `{first['same_text']}` | {' | '.join(shown)} |" in page

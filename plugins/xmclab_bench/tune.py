@@ -72,7 +72,10 @@ def tune(
     if metric not in known:
         raise ConfigError(Problem(f"--metric {metric}", "there is no such metric", did_you_mean(metric, known)))
     axes = _axes(config, space)
-    base = (*_validation(config), f"validate.metric={metric}", *overrides)
+    last, final = stages(config)[-1]
+    by = final.settings.validate.search or final.make("search").names(final.heads)[-1]
+    chosen_by = (f"validate.metric={metric}", f"{last}validate.search={by}")
+    base = (*_validation(config), *chosen_by, *overrides)
     question = Question("tune", base, axes, metric, config.settings.seed, "guided")
     study = open_study(out / JOURNAL, question)
     if not study.get_trials(deepcopy=False):
@@ -88,7 +91,6 @@ def tune(
         raise ConfigError(
             Problem("tune", f"none of {len(reasons)} trials was complete", next(filter(None, reasons), ""))
         )
-    last, _ = stages(config)[-1]
     chosen = {**drawn_by(best, axes), f"{last}epochs": str(best.user_attrs[EPOCH])}
     typed = [text for text in overrides if text.partition("=")[0] not in chosen and not text.startswith("validate.")]
     recipe = _write_recipe(out / RECIPE, config, overrides, chosen)

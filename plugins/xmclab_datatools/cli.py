@@ -49,7 +49,7 @@ def check(source: Source, overrides: Overrides = None, as_json: Json = False) ->
         with messages.kept("xmclab.data") as records:
             found["reader"], data = _open(config)
         stats = statistics(data)
-        found |= {"ok": True, "sizes": _sizes(stats)}
+        found |= {"ok": True, "sizes": _sizes(stats), "same_text": _same_text(stats)}
         found["warnings"] = [*_messages(records, logging.WARNING), *remarks(stats)]
         found["notes"] = _messages(records, logging.INFO)
     except DataError as error:
@@ -155,8 +155,11 @@ def _config(source: str, overrides: list[str] | None) -> Config:
 def _open(config: Config) -> tuple[str, Dataset]:
     """(name of the reader, data set); anything a reader prints goes to stderr."""
     from xmclab.data import open_data, with_reader
+    from xmclab.system.console import Console
+    from xmclab.system.progress import working
 
-    with contextlib.redirect_stdout(sys.stderr):
+    reading = working(Console(file=sys.stderr), f"reading {config.settings.data.source}")
+    with contextlib.redirect_stdout(sys.stderr), reading:
         config = with_reader(config)
         return config.choice("reader") or "", open_data(config)
 
@@ -194,6 +197,12 @@ def _sizes(stats: dict[str, Any]) -> dict[str, int]:
         "pairs": stats["train"]["pairs"] + stats["test"]["pairs"],
         "filter_pairs": stats["train"]["filter_pairs"] + stats["test"]["filter_pairs"],
     }
+
+
+def _same_text(stats: dict[str, Any]) -> dict[str, int]:
+    """Queries that have the text of a label, and those whose pair with it is neither true nor filtered."""
+    names = {"queries": "texts_of_labels", "kept": "texts_of_labels_kept"}
+    return {name: stats["train"][key] + stats["test"][key] for name, key in names.items()}
 
 
 def _messages(records: list[logging.LogRecord], level: int) -> list[str]:

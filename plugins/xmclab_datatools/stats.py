@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from xmclab.api import Dataset, Split
+from xmclab.data.holdout import own_labels, same_text
 from xmclab.data.propensity import frequency_bands, label_frequencies
 from xmclab.errors import ConfigError, PluginError, Problem
 
@@ -26,9 +28,9 @@ def statistics(dataset: Dataset) -> dict[str, Any]:
     return {
         "name": dataset.name,
         "sha256": dataset.fingerprint,
-        "train": _of_queries(dataset.train),
+        "train": _of_queries(dataset.train, dataset.label_texts),
         "test": {
-            **_of_queries(dataset.test),
+            **_of_queries(dataset.test, dataset.label_texts),
             "texts_of_training": sum(text in seen for text in dataset.test.texts),
             "true_pairs_filtered": int(dataset.test.targets_NL.multiply(dataset.test.filter_NL).nnz),
         },
@@ -52,7 +54,7 @@ def statistics(dataset: Dataset) -> dict[str, Any]:
     }
 
 
-def _of_queries(split: Split) -> dict[str, Any]:
+def _of_queries(split: Split, label_texts: Sequence[str]) -> dict[str, Any]:
     labels_N = np.diff(split.targets_NL.indptr)
     return {
         "queries": len(split),
@@ -61,7 +63,13 @@ def _of_queries(split: Split) -> dict[str, Any]:
         "without_label": int(np.count_nonzero(labels_N == 0)),
         "filter_pairs": int(split.filter_NL.nnz),
         **_of_texts(split.texts),
+        "texts_of_labels": _rows_with_entry(same_text(split.texts, label_texts)),
+        "texts_of_labels_kept": _rows_with_entry(own_labels(split, label_texts)),
     }
+
+
+def _rows_with_entry(pairs_NL: sp.csr_array) -> int:
+    return int(np.count_nonzero(np.diff(pairs_NL.indptr)))
 
 
 def _of_texts(texts: Sequence[str]) -> dict[str, Any]:

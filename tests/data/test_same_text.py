@@ -94,7 +94,7 @@ def test_tables_are_filtered_by_default_and_other_layouts_only_on_demand(
         found = open_data(resolve([*overrides], default_registry()))
         return found.train.filter_NL.nnz + found.test.filter_NL.nnz
 
-    assert pairs(data) == 16  # q3 to q19; q0 to q2 have themselves as labels, and q20 is no query
+    assert pairs(data) == 17  # q3 to q19; q0 to q2 have themselves as labels, and q20 is no query
     assert pairs(data, "data.same_text=keep") == 0
     folder = tmp_path / "raw"
     folder.mkdir()

@@ -44,6 +44,15 @@ def test_a_path_is_read_as_the_command_reads_it(table: Path, rows: Rows) -> None
     assert len(xl.read(table, **{"reader.test_share": 0.5}).dataset.test) > len(data.dataset.test)
 
 
+def test_queries_that_are_labels_are_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [(f"q{row}", [f"q{row + 1}"]) for row in range(10)]
+    data = xl.read(rows, test=[("q2", ["q5"]), ("other", ["q5"])])
+    assert data.dataset.train.filter_NL.nnz == 9
+    assert "note: memory: 10 of 12 queries have the text of a label, which is left out" in capsys.readouterr().err
+    assert xl.read(rows, "data.same_text=keep", test=rows, quiet=True).dataset.train.filter_NL.nnz == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_known_name_is_read() -> None:
     assert xl.read("tiny").name == "tiny"
 

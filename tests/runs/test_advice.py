@@ -116,8 +116,37 @@ def test_a_head_below_a_baseline_is_noted() -> None:
     metrics = {"de": {"P@1": 20.0}, "clf": {"P@1": 40.0}, "de+clf": {"P@1": 10.0}}
     baselines = {"tfidf_labels": {"P@1": 12.0}, "tfidf_neighbours": {"P@1": 30.0}}
     [text] = closing_advice([], metrics, baselines)
-    assert text.startswith("de: P@1 20.00 is below that of tfidf_neighbours (30.00), which is not trained")
+    assert text == ("de: P@1 20.00 is below that of tfidf_neighbours (30.00), which is not trained; clf has 40.00")
     assert closing_advice([], metrics, {}) == []
+
+
+def test_a_baseline_that_beats_the_run_is_noted_with_all_numbers() -> None:
+    metrics = {"de": {"P@1": 20.0}, "clf": {"P@1": 24.0}, "de+clf": {"P@1": 26.5}}
+    baselines = {"tfidf_labels": {"P@1": 12.0}, "tfidf_neighbours": {"P@1": 30.0}}
+    lost = (
+        "tfidf_neighbours, which is not trained, beats this run on 40 test queries: its P@1 is 30.00, "
+        "that of the best search, de+clf, is 26.50; "
+    )
+    [text] = closing_advice([], metrics, baselines, "40 test queries")
+    assert text.startswith(f"{lost}train longer")
+    validated = {"epoch": 2, "last": 7, "metric": "P@1", "metrics": metrics, "queries": 40}
+    [text] = closing_advice([], metrics, baselines, "40 test queries", validated)
+    assert text.startswith(f"{lost}epoch 2 of 7 was the best, so training longer does not help")
+    [text] = closing_advice([], metrics, baselines, "40 test queries", validated | {"last": 2})
+    assert text.startswith(f"{lost}train longer")
+    assert closing_advice([], {**metrics, "nn": {"P@1": 31.0}}, {"tfidf_labels": {"P@1": 12.0}}) == []
+
+
+def test_a_search_that_validates_better_than_the_last_one_is_noted() -> None:
+    metrics = {"de": {"P@1": 20.0}, "de+clf": {"P@1": 50.0}, "de+clf+nn": {"P@1": 44.0}}
+    validation = {"epoch": 1, "last": 1, "metric": "P@1", "metrics": metrics, "queries": 100}
+    [text] = closing_advice([], metrics, {}, "", validation)
+    assert text == (
+        "on the validation queries, de+clf has P@1 50.00 and de+clf+nn, which predicts by default, 44.00: "
+        "predict with --head de+clf"
+    )
+    few = validation | {"queries": 60}  # a standard error of 6.45
+    assert closing_advice([], metrics, {}, "", few) == []
 
 
 def test_a_run_ends_with_its_notes(tmp_path: Path) -> None:

@@ -128,6 +128,21 @@ def test_a_resumed_process_stops_where_the_first_would_have(small_trainer: Calla
     assert second.enough
 
 
+@pytest.mark.parametrize(
+    ("searches", "chosen"),
+    [(["de", "clf", "de+clf", "nn", "de+clf+nn"], "de+clf"), (["de", "clf"], "clf"), (["other"], "other")],
+)
+def test_without_a_choice_it_is_the_search_by_all_heads(
+    small_trainer: Callable[..., Any], searches: list[str], chosen: str
+) -> None:
+    """The vote of neighbours may be at its best before anything is learned."""
+    best = BestEpoch(
+        small_trainer().model, lambda: {name: {"P@1": 1.0} for name in searches}, ValidateSettings(), queries=9
+    )
+    best.measure(1)
+    assert best.search == chosen
+
+
 def test_patience_is_on_where_nobody_asked_for_validation() -> None:
     assert patience_of(Settings(), by_default=True) == PATIENCE
     assert patience_of(Settings(), by_default=False) == 0

@@ -64,6 +64,13 @@ def test_validations_are_shown_and_the_last_test_is_left_to_the_table() -> None:
     ]
 
 
+def test_a_refresh_says_what_was_refreshed() -> None:
+    file = io.StringIO()
+    with Display(Console(file=file, width=100), epochs=2, steps=12) as display:
+        display.show({"event": "refresh", "seconds": 1.24, "epoch": 1, "step": 6, "refreshed": "clusters"})
+    assert file.getvalue() == "epoch 2, step 6: refreshed clusters in 1.2 s\n"
+
+
 def test_the_time_left_is_that_of_steps_since_the_pool_grew() -> None:
     left = TimeLeft(epochs=4, steps=40, refreshes=[10, 20, 30])
     now = 0.0

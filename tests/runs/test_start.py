@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from safetensors.torch import load_file
 from xmclab.errors import ConfigError
 from xmclab.host.registry import default_registry
 from xmclab.runs.measure import Queries
-from xmclab.runs.run import run
+from xmclab.runs.run import RunResult, print_result, run
 from xmclab.serve.export import write_export
 from xmclab.serve.open import open_predictor
 
@@ -42,6 +43,15 @@ def test_the_last_stage_goes_on_from_the_first(staged: Path) -> None:
     stage = json.loads((staged / "stages" / "phi" / "result.json").read_text())
     assert result["metrics"].keys() == {"de", "clf", "de+clf"}
     assert result["metrics"]["de"] == stage["metrics"]["de"] == result["stages"]["phi"]["metrics"]["de"]
+
+
+def test_the_closing_line_has_the_time_of_all_stages(staged: Path) -> None:
+    document = json.loads((staged / "result.json").read_text())
+    document["seconds"] |= {"train": 3.0, "total": 9.0}
+    document["stages"]["phi"]["seconds"]["train"] = 4.0
+    said = io.StringIO()
+    print_result(Console(file=said, width=300), RunResult(staged, document["metrics"], {}, document))
+    assert "trained in 7 s, 9 s in total; saved in" in said.getvalue()
 
 
 def test_a_run_with_stages_is_run_again_from_its_config(staged: Path, tmp_path: Path, call: Any) -> None:

@@ -7,9 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from xmclab.errors import ConfigError
 from xmclab.host.registry import default_registry
+from xmclab.host.resolver import resolve
+from xmclab.runs.run import run
 from xmclab.serve.evaluation import evaluate_folder
 
 
@@ -33,6 +36,22 @@ def test_lists_that_the_run_chose_are_found_again_to_the_last_digit(
     (folder / "indexes.json").unlink()  # then the few queries are compared with every label
     exact = evaluate_folder(folder, None, default_registry(), "cpu", print)
     assert exact.metrics != found.metrics
+
+
+def test_a_table_is_measured_without_the_pairs_that_its_run_left_out(tmp_path: Path) -> None:
+    """Half of its queries are labels of others."""
+    rows = "".join(f"word{row},word{row + 1}|word{row % 5}\n" for row in range(5, 45))
+    (tmp_path / "own.csv").write_text(f"query,labels\n{rows}")
+    quick = ["recipe=unidec", "encoder.dim=64", "head.de.dim=64", "head.clf.dim=64", "epochs=1", "search=heads"]
+    config = resolve(
+        [*quick, "baseline=none", "reader.test_share=0.4", f"data={tmp_path / 'own.csv'}"], default_registry()
+    )
+    result = run(config, tmp_path / "run", Console(quiet=True))
+    found = evaluate_folder(tmp_path / "run", None, default_registry(), "cpu", print)
+    assert found.metrics == result.metrics
+    assert found.document["data"] == {key: result.document["data"][key] for key in found.document["data"]}
+    kept = evaluate_folder(tmp_path / "run", None, default_registry(), "cpu", print, ["data.same_text=keep"])
+    assert kept.metrics["de"]["P@3"] < found.metrics["de"]["P@3"], "a query finds itself"
 
 
 @pytest.fixture(scope="module")

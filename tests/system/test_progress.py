@@ -7,10 +7,14 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
+import scipy.sparse as sp
 from rich.console import Console
 
-from xmclab.data.readers import lines
+from xmclab.data.readers import lines, table_files
+from xmclab.data.sparse import read_matrix
 from xmclab.system import progress
 from xmclab.system.progress import Bar, clock, working
 
@@ -61,6 +65,27 @@ def test_work_shows_the_files_that_it_reads(tmp_path: Path, monkeypatch: pytest.
     with working(Console(file=log), "reading mine"):
         assert sum(1 for _ in lines.read_lines(file, lines.Problems())) == 300_000
     assert log.getvalue() == ""
+
+
+def test_matrices_and_parquet_files_are_shown_as_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PIECE", 1 << 12)
+    monkeypatch.setattr(table_files, "PARQUET_ROWS", 100)
+    matrix = sp.random_array((300, 50), density=0.5, random_state=0, format="csr")
+    sp.save_npz(tmp_path / "Y.npz", matrix)
+    columns = {"title": [f"text {row}" for row in range(300)]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "train.parquet")
+    told: list[tuple[str, float]] = []
+    become = Bar.become
+    monkeypatch.setattr(Bar, "become", lambda bar, *now: (told.append((now[0], now[1] / now[2])), become(bar, *now)))
+    with working(terminal()[0], "reading mine"):
+        assert (read_matrix(tmp_path / "Y.npz") != matrix).nnz == 0
+        problems = lines.Problems()
+        assert len(list(table_files.read_rows(tmp_path / "train.parquet", ["title"], ["title"], problems))) == 300
+    shares = [share for what, share in told if what == "reading Y.npz"]
+    assert len(shares) > 5
+    assert any(0 < share < 1 for share in shares)
+    shares = [share for what, share in told if what == "reading train.parquet"]
+    assert shares == pytest.approx([1 / 3, 2 / 3, 1], abs=1e-3)
 
 
 def test_a_clock() -> None:

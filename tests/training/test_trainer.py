@@ -150,9 +150,17 @@ def test_compile_compiles_the_passes_over_scores(
 def test_a_refresh_looks_with_one_head_only(monkeypatch: pytest.MonkeyPatch, small_trainer: Callable[..., Any]) -> None:
     made = small_trainer("miner=ann")
     monkeypatch.setattr(type(made.model.head("clf")), "labels", lambda *_: pytest.fail("the whole table was read"))
-    made.refresh(1)
+    assert made.refresh(1)["refreshed"] == "negatives", "batches are random"
     assert made.view is not None
     assert made.view.labels_LD.shape == (made.data.num_labels, 16)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [(["miner=none"], "clusters"), (["miner=random"], "clusters"), (["miner=ann"], "clusters and negatives")],
+)
+def test_a_refresh_says_what_is_new(overrides: list[str], expected: str, small_trainer: Callable[..., Any]) -> None:
+    assert small_trainer("sampler=cluster", *overrides).refresh(1)["refreshed"] == expected
 
 
 QUERIES = ["alpha beta", "gamma", "delta epsilon zeta", "eta", "theta iota"]

@@ -98,6 +98,13 @@ def same_text(texts: Sequence[str], label_texts: Sequence[str]) -> sp.csr_array:
     return narrow(np.ones(len(place_E), np.float32), order_L[place_E], offsets, shape)
 
 
+def own_labels(queries: Split, label_texts: Sequence[str]) -> sp.csr_array:
+    """[N, L] whether a label has the text of a query, without being true for it or filtered already."""
+    same_NL = same_text(queries.texts, label_texts).astype(np.bool_)
+    known_NL = queries.targets_NL.astype(np.bool_) + queries.filter_NL.astype(np.bool_)
+    return sp.csr_array(same_NL > known_NL)
+
+
 def reciprocal(targets_NL: sp.csr_array, train_NL: sp.csr_array, held_ML: sp.csr_array) -> sp.csr_array:
     """[M, L] for a held-out query A: the training queries, as labels, that have A as a label.
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 import scipy.sparse as sp
 
-from xmclab.api import Dataset, Split
-from xmclab.data.holdout import add_filter, same_text
+from xmclab.api import Dataset
+from xmclab.data.holdout import add_filter, own_labels
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +38,6 @@ def filter_same_text(dataset: Dataset, choice: Literal["auto", "filter", "keep"]
     logger.info("%s, which is left out of their training, search and scores (data.same_text=keep keeps it)", about)
     train, test = (add_filter(split, found) for split, found in zip(splits, pairs, strict=True))
     return dataclasses.replace(dataset, train=train, test=test, fingerprint=_marked(dataset, "same text of a query"))
-
-
-def own_labels(queries: Split, label_texts: Sequence[str]) -> sp.csr_array:
-    """[N, L] whether a label has the text of a query, without being true for it or filtered already."""
-    same_NL = same_text(queries.texts, label_texts).astype(np.bool_)
-    known_NL = queries.targets_NL.astype(np.bool_) + queries.filter_NL.astype(np.bool_)
-    return sp.csr_array(same_NL > known_NL)
 
 
 def _marked(dataset: Dataset, what: str) -> str:

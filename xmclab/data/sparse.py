@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from xmclab.data.readers.lines import SHOWN, Problems, excerpt, read_all_lines, read_lines
 from xmclab.errors import DataError, Problem
 from xmclab.system.limits import BeyondLimit, check
+from xmclab.system.progress import watched
 from xmclab.system.reading import UNREADABLE, load_arrays
 
 if TYPE_CHECKING:
@@ -221,7 +222,8 @@ def read_npz(path: Path, problems: Problems) -> sp.csr_array | None:
     try:
         with load_arrays(path) as arrays:
             _checked_shape(*map(int, arrays["shape"]))
-        loaded = sp.load_npz(path)
+        with watched(path) as stream:
+            loaded = sp.load_npz(stream)
         if hasattr(loaded, "check_format"):
             loaded.check_format(full_check=True)  # before a conversion, which trusts the indices
         matrix = sp.csr_array(loaded)

@@ -25,7 +25,7 @@ from xmclab.data.texts import JoinedTexts, blocks, content_digest
 from xmclab.errors import MemoryLimitError, Problem, StorageError, XmclabError
 from xmclab.host.schema import DataSettings
 from xmclab.system.memory import out_of_memory
-from xmclab.system.progress import Bar, note
+from xmclab.system.progress import Bar, note, working
 from xmclab.system.signals import STOPS
 
 log = logging.getLogger("xmclab.data")
@@ -55,6 +55,10 @@ class Tokeniser:
 
     def fit(self, encoder: Encoder, *texts: Sequence[str]) -> None:
         """`encoder.fit` on all these texts."""
+        with working(self._console, "preparing the encoder"):
+            self._fit(encoder, *texts)
+
+    def _fit(self, encoder: Encoder, *texts: Sequence[str]) -> None:
         everything = JoinedTexts(*texts)
         fitted = False
 

@@ -61,9 +61,10 @@ def warnings(trainer: Trainer) -> list[str]:
     """Batches that do not suit the number of queries."""
     queries, size, epochs = len(trainer.data.train), trainer.sampler.batch_size, trainer.settings.epochs
     smaller = max(2 ** int(math.log2(max(queries * epochs / ENOUGH_STEPS, 1))), SMALLEST_BATCH)
-    if smaller >= size or (size <= queries and trainer.steps >= FEW_STEPS):
+    more = math.ceil(queries / smaller) * epochs
+    if smaller >= size or more <= trainer.steps or (size <= queries and trainer.steps >= FEW_STEPS):
         return []
-    hint = f"sampler.batch_size={smaller} makes {math.ceil(queries / smaller) * epochs}"
+    hint = f"sampler.batch_size={smaller} makes {more}"
     if size > queries:
         reason = f"sampler.batch_size={size} is more than the {queries} training queries, so each epoch is one step"
         return [f"{reason}, {trainer.steps} in all; {hint}"]
@@ -155,13 +156,21 @@ STILL = 0.005  # relative change of a term that has not moved
 Scores = Mapping[str, Mapping[str, float]]  # row -> metric -> percent
 
 
-def closing_advice(records: Iterable[Mapping[str, Any]], metrics: Scores, baselines: Scores) -> list[str]:
-    """Notes on a run that has ended: terms that have not moved, and heads that a baseline beats.
+def closing_advice(
+    records: Iterable[Mapping[str, Any]],
+    metrics: Scores,
+    baselines: Scores,
+    measured: str = "",
+    validation: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Notes on a run that has ended: terms that have not moved, baselines that win, a search that is better.
 
     Args:
         records: those of all steps, as trackers get them.
+        measured: what the metrics are of: `300 test queries`.
+        validation: what the result says about the epoch that was kept.
     """
-    return [*_still(records), *_below(metrics, baselines)]
+    return [*_still(records), *_below(metrics, baselines, measured, validation), *_better_search(validation)]
 
 
 def _still(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -183,14 +192,41 @@ def _still(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             yield f"loss.{head}: {term} has not moved ({means}); raise its weight or a learning rate, or leave it out"
 
 
-def _below(metrics: Scores, baselines: Scores) -> Iterator[str]:
-    """Heads that find less than a method without training."""
-    known = {name: row["P@1"] for name, row in baselines.items() if "P@1" in row}
-    best = max(known, key=lambda name: known[name], default=None)
+def _below(metrics: Scores, baselines: Scores, measured: str, validation: Mapping[str, Any] | None) -> Iterator[str]:
+    """Whether the run, or one of its heads, finds less than a method without training."""
+    known, found = ({name: row["P@1"] for name, row in rows.items() if "P@1" in row} for rows in (baselines, metrics))
+    if not known or not found:
+        return
+    best, own = (max(values, key=lambda name: values[name]) for values in (known, found))
+    hint = "train longer or with a higher learning rate, or check the data"
+    if validation and validation["epoch"] < validation["last"]:
+        kept = f"epoch {validation['epoch']} of {validation['last']} was the best, so training longer does not help"
+        hint = f"{kept}; try another recipe or a lower learning rate, or check the data"
+    if found[own] < known[best]:
+        where = f" on {measured}" if measured else ""
+        yield (
+            f"{best}, which is not trained, beats this run{where}: its P@1 is {known[best]:.2f}, "
+            f"that of the best search, {own}, is {found[own]:.2f}; {hint}"
+        )
+        return
     for name in HEADS:
-        found = metrics.get(name, {}).get("P@1")
-        if best is not None and found is not None and found < known[best]:
+        if found.get(name, known[best]) < known[best]:
             yield (
-                f"{name}: P@1 {found:.2f} is below that of {best} ({known[best]:.2f}), which is not trained; "
-                "train longer or with a higher learning rate, or check the data"
+                f"{name}: P@1 {found[name]:.2f} is below that of {best} ({known[best]:.2f}), which is not trained; "
+                f"{own} has {found[own]:.2f}"
             )
+
+
+def _better_search(validation: Mapping[str, Any] | None) -> Iterator[str]:
+    """A search that ranks the validation queries better than the last one, by more than a standard error."""
+    if not validation or not validation["queries"]:
+        return
+    metric, rows = validation["metric"], validation["metrics"]
+    values = {name: row[metric] for name, row in rows.items()}
+    last, best = list(values)[-1], max(values, key=lambda name: values[name])
+    share = values[best] / 100
+    if values[best] - values[last] > 100 * math.sqrt(share * max(1 - share, 0) / validation["queries"]):
+        yield (
+            f"on the validation queries, {best} has {metric} {values[best]:.2f} and {last}, which predicts by default, "
+            f"{values[last]:.2f}: predict with --head {best}"
+        )

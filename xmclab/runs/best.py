@@ -71,7 +71,7 @@ class BestEpoch:
         """The metrics of the current model, whose tables are settled, and whether it is the best so far."""
         started = time.perf_counter()
         metrics = {name: dict(row) for name, row in self.evaluate().items()}
-        self.search = self.search or list(metrics)[-1]
+        self.search = self.search or self._of_heads(metrics)
         self.last = epoch
         best = not self.epoch or self._value(metrics) > self._value(self.metrics)
         if best:
@@ -79,6 +79,11 @@ class BestEpoch:
             self._keep()
         self.seconds += time.perf_counter() - started
         return {"metrics": metrics, "best": best}
+
+    def _of_heads(self, metrics: Mapping[str, Any]) -> str:
+        """The search by all heads together: others may rank well before anything is learned."""
+        together = "+".join(self.model.head_names)
+        return together if together in metrics else list(metrics)[-1]
 
     @property
     def enough(self) -> bool:

@@ -57,7 +57,7 @@ class Display:
         elif event == "refresh":
             took = f"{record['seconds']:.1f} s"
             place = f"epoch {record['epoch'] + 1}, step {record['step']}"
-            note(self.console, f"{place}: refreshed clusters and negatives in {took}")
+            note(self.console, f"{place}: refreshed {record['refreshed']} in {took}")
         elif event == "eval":
             self._evaluated(record)
 

@@ -180,7 +180,7 @@ class _Job:
         with observed(config, folder, trainer.steps, self.started, at.step) as log:
             seconds["train"] = self._train(trainer, log, test, best, at)
             seconds |= {"evaluate": test.seconds} | ({"validate": best.seconds} if best else {})
-            with timed(seconds, "baselines"):
+            with timed(seconds, "baselines"), working(self.console, "measuring baselines"):
                 baselines = test.baselines()
             log({"event": "baselines", "metrics": baselines})
             store.save_points(folder, test.points())
@@ -198,8 +198,10 @@ class _Job:
             if profile.on:
                 result.document["profile"] = profile.summary()
                 profile.print_table(self.console)
-            result.document["notes"] = closing_advice(store.records(folder), test.metrics, baselines)
-            for text in result.document["notes"]:
+            measured, kept = f"{len(test.data.test)} {test.purpose} queries", result.document.get("validation")
+            told = closing_advice(store.records(folder), test.metrics, baselines, measured, kept)
+            result.document["notes"] = told
+            for text in told:
                 note(self.console, f"note: {text}")
             store.write_json(folder / store.RESULT, result.document)
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
@@ -229,6 +231,7 @@ class _Job:
                     results[name] = _in_folder(dataclasses.replace(job, started=time.perf_counter()), keep_config)
             else:
                 results[name] = _ended(folder, stage)
+                self.started -= results[name].document["seconds"]["total"]  # of an earlier process
         keep_config()
         if config.earlier:
             note(self.console, f"stage {config.stage}, {len(config.earlier) + 1} of {len(config.earlier) + 1}")
@@ -363,8 +366,10 @@ def print_result(console: Console, result: RunResult) -> None:
         epochs, last = result.document["config"]["epochs"], best.get("last", 0)
         stopped = f" (stopped after {last})" if 0 < last < epochs else ""
         console.print(f"kept epoch {best['epoch']} of {epochs}{stopped}, {chosen}")
-    for name, stage in result.document.get("stages", {}).items():
+    stages = result.document.get("stages", {})
+    for name, stage in stages.items():
         value = ", ".join(f"{search} {metrics['P@1']:.2f}" for search, metrics in stage["metrics"].items())
         console.print(f"stage {name}: P@1 {value}; trained in {stage['seconds']['train']:.0f} s")
     saved = f"saved in {plain(str(result.folder))}"
-    console.print(f"trained in {seconds['train']:.0f} s, {seconds['total']:.0f} s in total; {saved}")
+    trained = seconds["train"] + sum(stage["seconds"]["train"] for stage in stages.values())
+    console.print(f"trained in {trained:.0f} s, {seconds['total']:.0f} s in total; {saved}")

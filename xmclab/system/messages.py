@@ -16,6 +16,8 @@ ROOT = "xmclab"
 
 
 class _Printer(logging.Handler):
+    """Prints each message once: a command may read the same data for many runs."""
+
     def __init__(self, hidden: str, known: Collection[str]) -> None:
         super().__init__()
         self.hidden, self.known = hidden, known
@@ -24,7 +26,7 @@ class _Printer(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         word = "warning" if record.levelno >= logging.WARNING else "note"
         text = f"{word}: {printable(record.getMessage().replace(self.hidden, ''))}"
-        if text not in self.known:
+        if text not in self.known and text not in self.printed:
             print(text, file=sys.stderr)
             self.printed.append(text)
 
@@ -40,7 +42,7 @@ class _Keeper(logging.Handler):
 
 @contextlib.contextmanager
 def shown(hidden: str = "", known: Collection[str] = ()) -> Iterator[list[str]]:
-    """Print the messages of the block on stderr, and collect what was printed.
+    """Print the messages of the block on stderr, each once, and collect what was printed.
 
     Args:
         hidden: left out of every message, such as the name of a temporary folder.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import time
 from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -18,6 +21,7 @@ from xmclab.system.terminal import printable
 SECONDS_BETWEEN_LINES = 10.0
 NARROWEST, WIDEST = 8, 20  # columns of a bar
 GAP = 2  # columns between facts
+PIECE = 1 << 20  # bytes of a file between two looks at how much was read
 SPINNER, ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "-\\|/"
 
 
@@ -174,3 +178,19 @@ def so_far(what: str, done: int, total: int) -> None:
     """Show, in place of what is shown by the innermost `working`, how many bytes of a file are read."""
     if (bar := _WORK.get()) is not None:
         bar.become(what, done, total)
+
+
+def watched(file: Path) -> io.BufferedReader:
+    """The file, opened to be read; `working` shows how much of it was."""
+    return io.BufferedReader(_Watched(file), PIECE)
+
+
+class _Watched(io.FileIO):
+    def __init__(self, file: Path) -> None:
+        super().__init__(file)
+        self._what, self._size = f"reading {file.name}", file.stat().st_size
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        count = super().readinto(buffer)
+        so_far(self._what, self.tell(), self._size)
+        return count

@@ -221,7 +221,8 @@ class Trainer:
             labels = self.model.label_vectors(self.label_tokens, chunk, [head])[head]
             queries = with_constant(queries, labels)
             self.see(View(epoch, queries.cpu().numpy(), labels.cpu().numpy(), str(self.device), batch))
-        return dict(self.miner.report())
+        what = [name for name, used in (("clusters", self.sampler.needs_view), ("negatives", self.mines)) if used]
+        return {"refreshed": " and ".join(what), **self.miner.report()}
 
     def see(self, view: View, mined: Mapping[str, NDArray[Any]] | None = None) -> None:
         """Use this view from now on, with what was mined from it earlier or is mined now."""

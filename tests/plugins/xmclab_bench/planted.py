@@ -54,10 +54,10 @@ def planted(quality: Quality, epochs: bool = False, seconds: float = 0.0) -> Cal
 def _train(folder: Path, config: dict[str, Any], percent: float, stop: Watch | None) -> int:
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    records = []
+    records, search = [], config["validate"]["search"] or "de+clf"
     for epoch in range(1, config["epochs"] + 1):
         value = percent * epoch / config["epochs"]
-        record = {"event": "eval", "split": "validation", "epoch": epoch, "metrics": {"de+clf": {"P@1": value}}}
+        record = {"event": "eval", "split": "validation", "epoch": epoch, "metrics": {search: {"P@1": value}}}
         records.append(json.dumps(record) + "\n")
         (folder / "metrics.jsonl").write_text("".join(records))
         if stop is not None and stop():
@@ -74,9 +74,9 @@ def _train(folder: Path, config: dict[str, Any], percent: float, stop: Watch | N
         "metrics": metrics,
         "validation": {
             "metric": "P@1",
-            "search": "de+clf",
+            "search": search,
             "epoch": config["epochs"],
-            "metrics": metrics,
+            "metrics": {search: {"P@1": percent}},
             "queries": 9,
         },
         "data": {"name": "tiny", "sha256": "0", "train": 1262, "test": QUERIES, "labels": 922},

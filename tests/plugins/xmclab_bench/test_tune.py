@@ -124,7 +124,7 @@ def test_trials_look_at_validation_only_and_have_equal_steps(tmp_path: Path, mon
     assert len(trials) == len(seeds) == 6
     assert {config["validate"]["share"] for config in trials} == {0.2}
     assert {config["validate"]["every"] for config in trials} == {2}  # once, after the last epoch
-    assert {config["validate"]["share"] for config in seeds} == {0.0}
+    assert {config["validate"]["share"] for config in seeds} == {None}  # as the data suggests
     assert {config["validate"]["search"] for config in trials} == {"de+clf"}  # of the verdict, not the last one
     assert {config["epochs"] for config in seen} == {2}
 
@@ -198,7 +198,7 @@ def test_the_best_is_written_as_a_recipe_that_trains_with_it(tmp_path: Path, mon
     config = resolve([f"recipe={found.recipe}"], default_registry()).to_dict()
     assert typed(config["encoder"]["lr"]) == found.chosen["encoder.lr"]
     assert config["pool"]["eta"] == 3
-    assert config["validate"]["share"] == 0.0
+    assert config["validate"]["share"] is None
     assert found.command.startswith("xmclab run recipe=unidec data=tiny pool.eta=3 ")
     assert "validate" not in found.command
     assert resolve(found.arguments[1:], default_registry()).to_dict()["encoder"] == config["encoder"]

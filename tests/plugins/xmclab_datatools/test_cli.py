@@ -48,6 +48,27 @@ def test_check_tells_what_was_decided_and_what_is_odd(call: Any, tmp_path: Path)
     assert logging.getLogger("xmclab.data").propagate
 
 
+def test_queries_that_are_labels_are_counted_and_their_pairs_survive_conversions(call: Any, tmp_path: Path) -> None:
+    rows = "".join(f"q{row},q{row + 1}|a\n" for row in range(10))  # 9 of 10 queries are labels of another
+    own = tmp_path / "own.csv"
+    own.write_text(f"query,labels\n{rows}")
+    left_out = "note: own: 9 of 10 queries have the text of a label, which is left out of their training"
+    code, out, _ = call("check", own)
+    assert code == 0
+    assert left_out in out
+    assert "9 filter pairs" in out
+    found = json.loads(call("check", own, "--json")[1])
+    assert (found["same_text"], found["sizes"]["filter_pairs"]) == ({"queries": 9, "kept": 0}, 9)
+    kept = json.loads(call("check", own, "data.same_text=keep", "--json")[1])
+    assert (kept["same_text"], kept["sizes"]["filter_pairs"]) == ({"queries": 9, "kept": 9}, 0)
+    for layout in ("lf_json", "table", "raw_text"):
+        assert call("convert", own, tmp_path / layout, "--to", layout)[0] == 0
+        again = json.loads(call("check", tmp_path / layout, "--json")[1])
+        assert (again["same_text"], again["sizes"]) == (found["same_text"], found["sizes"])
+    assert call("split", own, tmp_path / "split", "--test-share", "0.3")[0] == 0
+    assert json.loads(call("check", tmp_path / "split", "--json")[1])["same_text"] == {"queries": 9, "kept": 0}
+
+
 def test_run_shows_the_same(call: Any, tmp_path: Path) -> None:
     rows = "".join(f"q{row},a|b\n" for row in range(9))
     (tmp_path / "own.csv").write_text(f"query,labels\n{rows}q9,\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
@@ -44,6 +45,8 @@ def test_every_number() -> None:
             "words": {"mean": 4 / 3, "median": 2.0, "max": 2},
             "empty_texts": 1,
             "duplicate_texts": 1,
+            "texts_of_labels": 0,
+            "texts_of_labels_kept": 0,
         },
         "test": {
             "queries": 2,
@@ -54,6 +57,8 @@ def test_every_number() -> None:
             "words": {"mean": 1.5, "median": 1.5, "max": 2},
             "empty_texts": 0,
             "duplicate_texts": 0,
+            "texts_of_labels": 0,
+            "texts_of_labels_kept": 0,
             "texts_of_training": 1,
             "true_pairs_filtered": 1,
         },
@@ -74,6 +79,15 @@ def test_every_number() -> None:
             "tail": {"labels": 4, "train_pairs": 3, "test_pairs": 3},
         },
     }
+
+
+def test_queries_with_the_text_of_a_label_are_counted() -> None:
+    made = small()
+    train = dataclasses.replace(made.train, texts=["a", "d", " "])  # "a" is two labels, the first of them true
+    test = dataclasses.replace(made.test, texts=["a b c", "d"])  # the pair with "a b c" is filtered
+    found = statistics(dataclasses.replace(made, train=train, test=test))
+    assert (found["train"]["texts_of_labels"], found["train"]["texts_of_labels_kept"]) == (2, 2)
+    assert (found["test"]["texts_of_labels"], found["test"]["texts_of_labels_kept"]) == (2, 1)
 
 
 def test_remarks() -> None:

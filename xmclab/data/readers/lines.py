@@ -147,7 +147,11 @@ def encoding_of(file: Path) -> str:
     sound = damaged = 0
     try:
         with opened(file) as stream:
-            for raw, size in lines_of(stream):
+            offset, size_of_file = 0, file.stat().st_size
+            for number, (raw, size) in enumerate(lines_of(stream), start=1):
+                offset += size
+                if number % LINES_BETWEEN == 0:
+                    so_far(f"looking at {file.name}", _bytes_read(stream, offset), size_of_file)
                 if not raw.isascii() and size == len(raw):
                     try:
                         raw.decode()

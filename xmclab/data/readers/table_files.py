@@ -16,6 +16,7 @@ from xmclab.data.readers.lines import Problems, read_all_lines, read_lines
 from xmclab.errors import DataError, PluginError, Problem
 from xmclab.system.limits import BeyondLimit, check, check_inflation
 from xmclab.system.memory import out_of_memory
+from xmclab.system.progress import so_far
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 OTHER_DELIMITERS = (";", "\t")  # that some programs write into .csv files
@@ -122,13 +123,14 @@ def _csv_rows(file: Path, delimiter: str, problems: Problems) -> Iterator[Row]:
 
 
 def _parquet_rows(file: Path, wanted: Sequence[str | None]) -> Iterator[Row]:
-    number = 0
+    number, size = 0, file.stat().st_size
     with _parquet(file) as table:
         for batch in table.iter_batches(PARQUET_ROWS, columns=[name for name in wanted if name is not None]):
             columns = [None if name is None else batch.column(name).to_pylist() for name in wanted]
             for row in range(batch.num_rows):
                 number += 1
                 yield number, [None if column is None else column[row] for column in columns]
+            so_far(f"reading {file.name}", size * number // max(table.metadata.num_rows, 1), size)
 
 
 @contextlib.contextmanager
