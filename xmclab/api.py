@@ -602,6 +602,22 @@ class Index(ABC):
         return {}
 
     @property
+    def shares_products(self) -> bool:
+        """Optional: whether it has `search_parts`; known once built."""
+        return False
+
+    def search_parts(self, q_QD: Tensor, widths: Sequence[int], k: int) -> list[tuple[Tensor, Tensor]]:
+        """Optional: the results of several searches in one pass over the labels.
+
+        Args:
+            widths: of runs of columns, of queries and labels alike.
+
+        Returns:
+            What `search` finds in an index of each run of columns alone, in order, and last in that of all columns.
+        """
+        raise NotImplementedError(f"{type(self).__name__} searches all columns together")
+
+    @property
     def shape(self) -> tuple[int, int] | None:
         """Optional: (L, D) of the label vectors it was built from; what was read is checked against the labels."""
         return None

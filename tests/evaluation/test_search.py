@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from xmclab.api import Index, Ranking, Side
-from xmclab.evaluation.search import Space, best, rank, scores_of_pairs
+from xmclab.evaluation.search import Space, rank, rank_all, scores_of_pairs
+from xmclab.evaluation.searches.neighbours import Neighbours
 from xmclab.host.registry import default_registry
 from xmclab.model.model import Model, Vectors
 from xmclab.plan.indexes.exact import Exact
@@ -104,11 +106,53 @@ def test_added_labels_have_a_bias_and_the_classifier_s_mean_of_the_nearest(
     assert (scores_NK.diff(dim=1) <= 0).all()
 
 
-def test_the_best_are_sorted_by_score_then_id_and_padded() -> None:
-    ids, scores = best(torch.tensor([[4, 1, -1, 7, 2]]), torch.tensor([[0.9, 0.5, 3.0, 0.5, 0.1]]), 4)
-    assert (ids.tolist(), scores.tolist()) == ([[4, 1, 7, 2]], [[pytest.approx(0.9), 0.5, 0.5, pytest.approx(0.1)]])
-    ids, scores = best(torch.tensor([[4, -1, -1]]), torch.tensor([[0.5, 1.0, 2.0]]), 3)
-    assert (ids.tolist(), scores.tolist()) == ([[4, -1, -1]], [[0.5, -np.inf, -np.inf]])
+class Counted(Exact):
+    """Counts searches of each kind."""
+
+    calls: ClassVar[list[str]] = []
+
+    def search(self, q_QD: Tensor, k: int) -> tuple[Tensor, Tensor]:
+        self.calls.append("search")
+        return super().search(q_QD, k)
+
+    def search_parts(self, q_QD: Tensor, widths: Sequence[int], k: int) -> list[tuple[Tensor, Tensor]]:
+        self.calls.append("parts")
+        return super().search_parts(q_QD, widths, k)
+
+
+@pytest.mark.parametrize(
+    ("names", "shortlist", "calls"),
+    [
+        (("de", "clf", "de+clf"), "float16", ["parts"]),
+        (("nn", "de+clf+nn", "de", "clf", "de+clf"), "float16", ["search", "search", "parts", "search"]),
+        (("de", "de+clf"), "float16", ["search"] * 2),
+        (("de", "clf", "de+clf"), "none", ["search"] * 3),
+    ],
+)
+def test_searches_by_heads_share_their_products(
+    made: tuple[dict[str, Tensor], dict[str, Tensor]],
+    names: tuple[str, ...],
+    shortlist: Any,
+    calls: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rankings are those of separate searches, whatever else a search asks for."""
+    queries, labels = made
+    part = Neighbours()
+    part.index = Counted(shortlist=shortlist)
+    part.fit({head: q_ND + 1 for head, q_ND in queries.items()}, sp.csr_array(np.eye(QUERIES, LABELS, dtype="f4")))
+    monkeypatch.setattr(Counted, "calls", [])
+
+    def space() -> Space:
+        return Space(("de", "clf"), LABELS, labels.__getitem__, lambda heads: (Counted(shortlist=shortlist), False))
+
+    filter_NL = sp.csr_array(np.eye(QUERIES, LABELS, dtype="f4"))
+    together = rank_all(part, names, queries, space(), filter_NL, 4)
+    assert sorted(Counted.calls) == sorted(calls)
+    alone = {name: rank(part, name, queries, space(), filter_NL, 4) for name in names}
+    for name in names:
+        np.testing.assert_array_equal(together[name].ids_NK, alone[name].ids_NK)
+        np.testing.assert_array_equal(together[name].scores_NK, alone[name].scores_NK)
 
 
 @pytest.mark.parametrize("search", ["heads", "neighbours"])

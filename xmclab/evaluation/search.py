@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,6 +17,7 @@ from xmclab.evaluation.metrics import drop_filtered
 from xmclab.keys import Keys
 from xmclab.model.model import Vectors, with_constant
 from xmclab.plan.indexes.exact import Exact
+from xmclab.plan.indexes.order import best
 
 PADDED = 100  # results of a query that may be padding: as deep as metrics look
 NEAREST = 10  # trained labels that stand in for a label without a classifier
@@ -41,6 +43,8 @@ class Space(LabelSpace):
         self._vectors: dict[str, Tensor] = {}
         self.indexes: dict[str, Index] = {}
         self.added_AD: Tensor | None = None  # labels added later, as the dual encoder sees them
+        self._shared: dict[str, tuple[Tensor, Tensor]] = {}  # results found ahead
+        self._shared_for: tuple[Mapping[str, Tensor], int] = {}, 0  # queries and k of these
 
     def vectors(self, head: str) -> Tensor:
         """z_LD of a head."""
@@ -80,7 +84,9 @@ class Space(LabelSpace):
 
     def nearest(self, heads: str, queries: Mapping[str, Tensor], k: int) -> tuple[Tensor, Tensor]:
         q_ND = self.matching(heads, queries)
-        ids_NK, scores_NK = self.index(heads, q_ND).search(q_ND, min(k, self.num_labels))
+        shared = queries is self._shared_for[0] and k == self._shared_for[1]
+        found = self._shared.pop(heads, None) if shared else None
+        ids_NK, scores_NK = found or self.index(heads, q_ND).search(q_ND, min(k, self.num_labels))
         if self.added_AD is None:
             return ids_NK, scores_NK
         index, q_ND = Exact(), with_constant(queries["de"], self.added_AD)
@@ -90,6 +96,25 @@ class Space(LabelSpace):
             added_scores_NK = added_scores_NK + self._guess(heads, queries)
         added_NK = torch.where(added_NK < 0, -1, added_NK + self.num_labels)
         return best(torch.cat([ids_NK, added_NK], dim=1), torch.cat([scores_NK, added_scores_NK], dim=1), k)
+
+    @contextmanager
+    def sharing(self, names: Sequence[str], queries: Mapping[str, Tensor], k: int) -> Iterator[None]:
+        """If heads are to be searched one by one and together, do it in one pass, where the indexes can.
+
+        `nearest` then has the results for these queries and this k.
+        """
+        together = "+".join(self.heads)
+        searches = [*self.heads, together]
+        if len(self.heads) > 1 and set(searches) <= set(names):
+            matching = {heads: self.matching(heads, queries) for heads in searches}
+            if all(self.index(heads, q_ND).shares_products for heads, q_ND in matching.items()):
+                widths = [self.vectors(head).shape[1] for head in self.heads]
+                found = self.index(together).search_parts(matching[together], widths, min(k, self.num_labels))
+                self._shared, self._shared_for = dict(zip(searches, found, strict=True)), (queries, k)
+        try:
+            yield
+        finally:
+            self._shared, self._shared_for = {}, ({}, 0)
 
     def scores(self, heads: str, queries: Mapping[str, Tensor], row_E: Tensor, label_E: Tensor) -> Tensor:
         return scores_of_pairs(self.matching(heads, queries), self.together(heads), row_E, label_E)
@@ -120,23 +145,32 @@ def scores_of_pairs(q_ND: Tensor, z_LD: Tensor, row_E: Tensor, label_E: Tensor) 
     return scores_U[place_E]
 
 
-def best(ids_NM: Tensor, scores_NM: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best of these labels: by descending score, ties by ascending id, padded with -1."""
-    by_id = ids_NM.argsort(dim=1, stable=True)
-    ids_NM, scores_NM = ids_NM.gather(1, by_id), scores_NM.gather(1, by_id)
-    scores_NM = scores_NM.masked_fill(ids_NM < 0, -torch.inf)
-    order_NK = scores_NM.argsort(dim=1, descending=True, stable=True)[:, :k]
-    return ids_NM.gather(1, order_NK), scores_NM.gather(1, order_NK)
+def rank_all(
+    search: Search,
+    names: Sequence[str],
+    queries: Mapping[str, Tensor],
+    labels: Space,
+    filter_NL: sp.csr_array,
+    k: int,
+) -> dict[str, Ranking]:
+    """The k best labels of every query by each of these rankings, as `rank` finds them."""
+    with labels.sharing(names, queries, searched_depth(filter_NL, k)):
+        return {name: rank(search, name, queries, labels, filter_NL, k) for name in names}
 
 
 def rank(
     search: Search, name: str, queries: Mapping[str, Tensor], labels: LabelSpace, filter_NL: sp.csr_array, k: int
 ) -> Ranking:
     """The k best labels of every query that are not filtered for it; [N, k], but not much wider than the labels."""
+    ids_NK, scores_NK = search.rank(name, queries, labels, searched_depth(filter_NL, k))
     k = min(k, max(filter_NL.shape[1], PADDED))
-    widest = int(np.diff(filter_NL.indptr).max(initial=0))
-    ids_NK, scores_NK = search.rank(name, queries, labels, min(k + widest, filter_NL.shape[1]))
     return drop_filtered(Ranking(ids_NK.cpu().numpy(), scores_NK.cpu().numpy()), filter_NL, k)
+
+
+def searched_depth(filter_NL: sp.csr_array, k: int) -> int:
+    """The labels to search for a query so that k are left when those filtered for it are dropped."""
+    widest = int(np.diff(filter_NL.indptr).max(initial=0))
+    return min(min(k, max(filter_NL.shape[1], PADDED)) + widest, int(filter_NL.shape[1]))
 
 
 def recall_rng() -> np.random.Generator:

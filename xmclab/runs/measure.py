@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from xmclab.api import Dataset, Ragged, Ranking, Search
 from xmclab.evaluation.scoring import Evaluator
-from xmclab.evaluation.search import Space, rank
+from xmclab.evaluation.search import Space, rank_all
 from xmclab.host.config import Config
 from xmclab.runs import store
 from xmclab.runs.profile import Profile
@@ -57,10 +57,8 @@ class Queries:
         self.search = self.config.make("search")
         if self.search.reads_training_queries:
             self.search.fit(model.query_vectors(trainer.query_tokens, chunk), trainer.targets_NL)
-        rankings = {
-            name: rank(self.search, name, queries, space, self.data.test.filter_NL, settings.evaluate.depth)
-            for name in self.search.names(model.head_names)
-        }
+        names, filter_NL = self.search.names(model.head_names), self.data.test.filter_NL
+        rankings = rank_all(self.search, names, queries, space, filter_NL, settings.evaluate.depth)
         self.indexes = {heads: index.report() for heads, index in space.indexes.items()}
         self.indexes[store.SEARCH_INDEX] = self.search.index.report()
         return rankings

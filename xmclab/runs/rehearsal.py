@@ -25,7 +25,7 @@ from torch import Tensor
 from xmclab.api import Baseline, Dataset, Index, Miner, Ragged, Split, View
 from xmclab.data.holdout import take
 from xmclab.evaluation.scoring import Evaluator
-from xmclab.evaluation.search import Space, rank
+from xmclab.evaluation.search import Space, rank_all
 from xmclab.host.config import Config
 from xmclab.model.model import Vectors, with_constant
 from xmclab.runs.sizes import FLOAT, ID, Phase
@@ -80,6 +80,13 @@ class Built(Index):
 
     def search(self, q_QD: Tensor, k: int) -> tuple[Tensor, Tensor]:
         return self.index.search(q_QD, k)
+
+    @property
+    def shares_products(self) -> bool:
+        return self.index.shares_products
+
+    def search_parts(self, q_QD: Tensor, widths: Sequence[int], k: int) -> list[tuple[Tensor, Tensor]]:
+        return self.index.search_parts(q_QD, widths, k)
 
     def report(self) -> dict[str, Any]:
         return self.index.report()
@@ -239,7 +246,7 @@ def evaluation(config: Config, trainer: Trainer, data: Dataset) -> Measured:
     depth = config.settings.evaluate.depth
 
     def ranked(split: Split, some: Any) -> list[Any]:
-        return [rank(search, name, some, space, split.filter_NL, depth) for name in names]
+        return list(rank_all(search, names, some, space, split.filter_NL, depth).values())
 
     first = {name: q_ND[:WARM] for name, q_ND in queries.items()}
     _, warm = timed(lambda: ranked(take(test, np.arange(min(WARM, len(rows)))), first))

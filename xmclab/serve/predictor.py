@@ -14,7 +14,7 @@ from torch import Tensor
 from xmclab.api import Index, Ranking, Search
 from xmclab.data.sparse import no_pairs
 from xmclab.errors import ConfigError, PluginError, Problem, did_you_mean
-from xmclab.evaluation.search import Space, rank
+from xmclab.evaluation.search import Space, rank_all
 from xmclab.host.config import Config
 from xmclab.host.options import make_part
 from xmclab.model.model import Model
@@ -148,7 +148,7 @@ class Predictor:
             self._load = None
         if filter_NL is None:
             filter_NL = no_pairs(len(texts), len(self.labels))
-        return {name: rank(self.search, name, vectors, self.space, filter_NL, k) for name in names}
+        return rank_all(self.search, names, vectors, self.space, filter_NL, k)
 
     def _heads(self, names: Sequence[str]) -> list[str]:
         """The heads that these searches need: those in their names, or all."""

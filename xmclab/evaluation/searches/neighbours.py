@@ -21,8 +21,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from xmclab.api import LabelSpace, option
-from xmclab.evaluation.search import best, recall_rng
+from xmclab.evaluation.search import recall_rng
 from xmclab.evaluation.searches.heads import Heads
+from xmclab.plan.indexes.order import best
 from xmclab.system.tensors import write_tensors
 
 VOTE = "nn"

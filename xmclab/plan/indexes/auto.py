@@ -6,6 +6,7 @@ before a single label is put into a list; if these are too many, exact search is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,15 @@ class Auto(Index):
     def search(self, q_QD: Tensor, k: int) -> tuple[Tensor, Tensor]:
         """What the chosen index finds."""
         return self._index.search(q_QD, k)
+
+    @property
+    def shares_products(self) -> bool:
+        """Whether the chosen index does."""
+        return self._index.shares_products
+
+    def search_parts(self, q_QD: Tensor, widths: Sequence[int], k: int) -> list[tuple[Tensor, Tensor]]:
+        """What the chosen index finds."""
+        return self._index.search_parts(q_QD, widths, k)
 
     def report(self) -> dict[str, Any]:
         """The chosen index."""
