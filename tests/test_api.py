@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from xmclab.api import BinaryLoss, Encoder, Head, Index, Reduction
+from xmclab.api import BinaryLoss, Encoder, Head, Index, Reduction, View
 from xmclab.data import open_dataset
 from xmclab.host import default_registry, resolve
 from xmclab.model.heads.classifier import Classifier
@@ -20,6 +21,7 @@ from xmclab.objectives.objective import Objective, Term
 from xmclab.objectives.reductions.ova import Ova
 from xmclab.objectives.softmax import sum_of_negatives
 from xmclab.plan.indexes.exact import Exact
+from xmclab.plan.indexes.faiss import Faiss
 from xmclab.training.streaming import streams
 from xmclab.training.trainer import Trainer
 from xmclab_losses.bce import BinaryCrossEntropy
@@ -164,6 +166,50 @@ def test_an_index_need_not_choose_anything() -> None:
     index.build(torch.eye(3))
     index.tune(torch.eye(3), np.random.default_rng(0))
     assert index.report() == {}
+
+
+def test_an_index_need_not_share_products() -> None:
+    faiss: Index = Faiss()
+    faiss.build(torch.eye(3))
+    assert not faiss.shares_products
+    with pytest.raises(NotImplementedError, match="Faiss searches all columns together"):
+        faiss.search_parts(torch.eye(3), [1, 2], 1)
+
+
+class OnGpu(Tensor):
+    """Says that it is on a GPU, and counts copies to the host."""
+
+    device = torch.device("cuda")
+    copies = 0
+
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        type(self).copies += 1
+        return super().numpy(force=force)
+
+
+def test_a_view_is_an_array_for_plugins_and_a_tensor_on_the_device() -> None:
+    q_ND, z_LD = torch.ones(3, 2), torch.zeros(4, 2)
+    for given in ((q_ND, z_LD), (q_ND.numpy(), z_LD.numpy())):
+        view = View(1, *given)
+        assert isinstance(view.queries_ND, np.ndarray)
+        assert view.queries_ND.ctypes.data == view.q_ND.data_ptr() == q_ND.data_ptr()  # no copy on a CPU
+        assert view.labels_LD.ctypes.data == view.z_LD.data_ptr() == z_LD.data_ptr()
+        assert replace(view, epoch=2).queries_ND is view.queries_ND
+    with pytest.raises(TypeError, match="labels_LD"):
+        View(1, q_ND)  # type: ignore[call-arg]
+
+
+def test_a_view_is_copied_from_its_device_once() -> None:
+    q_ND = torch.ones(3, 2).as_subclass(OnGpu)
+    view = View(1, q_ND, torch.zeros(4, 2).as_subclass(OnGpu), "cpu")
+    assert OnGpu.copies == 0
+    assert view.queries_ND is view.queries_ND
+    assert OnGpu.copies == 1
+    view.to_host()
+    view.to_host()
+    assert OnGpu.copies == 2
+    assert not isinstance(view.q_ND, OnGpu)
+    assert torch.equal(view.q_ND, torch.ones(3, 2))
 
 
 def test_a_sampler_can_put_queries_of_a_label_together(tmp_path: Path) -> None:

@@ -155,15 +155,52 @@ class Transformer:
     max_length: int
 
 
+class _Vectors:
+    """A field that takes an array or a tensor, and is read as an array: a tensor is copied from its device once."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name, self.copy = name, f"{name} on the host"
+
+    def __set__(self, view: View, given: NDArray[np.float32] | Tensor) -> None:
+        vars(view)[self.name] = given
+
+    def __get__(self, view: View | None, owner: type) -> NDArray[np.float32]:
+        if view is None:
+            raise AttributeError(self.name)  # so the field has no default
+        given, held = vars(view)[self.name], vars(view)
+        if isinstance(given, Tensor) and self.copy not in held:
+            held[self.copy] = given.numpy(force=True)
+        array: NDArray[np.float32] = held.get(self.copy, given)
+        return array
+
+
 @dataclass(frozen=True)
 class View:
     """Vectors of all queries and labels from the current model (dropout off), computed at every refresh."""
 
     epoch: int  # the epoch of the step that follows
-    queries_ND: NDArray[np.float32]  # search vectors of all training queries
-    labels_LD: NDArray[np.float32]  # search vectors of all labels
+    queries_ND: _Vectors = _Vectors()  # search vectors of all training queries, a float32 array
+    labels_LD: _Vectors = _Vectors()  # search vectors of all labels
     device: str = "cpu"  # device of the run, which searches should use
     batch: int = 0  # batches of that epoch before it; above 0, they were planned with an earlier view
+
+    @property
+    def q_ND(self) -> Tensor:
+        """`queries_ND` on the device of the run; do not modify."""
+        return self._on_device("queries_ND")
+
+    @property
+    def z_LD(self) -> Tensor:
+        """`labels_LD` on the device of the run; do not modify."""
+        return self._on_device("labels_LD")
+
+    def to_host(self) -> None:
+        """Free the memory of the device; vectors that are asked for there are sent again."""
+        vars(self).update(queries_ND=self.queries_ND, labels_LD=self.labels_LD)
+
+    def _on_device(self, name: str) -> Tensor:
+        given = vars(self)[name]
+        return (given if isinstance(given, Tensor) else torch.from_numpy(given)).to(self.device)
 
 
 @dataclass(frozen=True)

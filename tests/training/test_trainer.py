@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import xmclab
-from xmclab.api import Batch
+from xmclab.api import Batch, View
 from xmclab.data import open_data
 from xmclab.errors import DivergedError
 from xmclab.kernels import dispatch
@@ -161,6 +161,25 @@ def test_a_refresh_looks_with_one_head_only(monkeypatch: pytest.MonkeyPatch, sma
 )
 def test_a_refresh_says_what_is_new(overrides: list[str], expected: str, small_trainer: Callable[..., Any]) -> None:
     assert small_trainer("sampler=cluster", *overrides).refresh(1)["refreshed"] == expected
+
+
+@pytest.mark.parametrize(
+    ("sampler", "batch", "freed"),
+    [("random", 0, "refresh"), ("cluster", 0, "plan"), ("cluster", 3, "refresh")],
+)
+def test_a_view_is_on_the_device_until_it_was_mined_and_planned_with(
+    sampler: str, batch: int, freed: str, monkeypatch: pytest.MonkeyPatch, small_trainer: Callable[..., Any]
+) -> None:
+    made = small_trainer("miner=ann", "pool.eta=2", f"sampler={sampler}")
+    order: list[str] = []
+    for owner, name in ((made.miner, "refresh"), (made.sampler, "plan")):
+        word, method = name, getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, word=word, method=method: order.append(word) or method(*args))
+    monkeypatch.setattr(View, "to_host", lambda view: order.append("to_host"))
+    made.refresh(1, batch)
+    assert order == (["refresh", "to_host"] if freed == "refresh" else ["refresh"])
+    made.plan(1)
+    assert order[-2:] == ["plan", "to_host"]
 
 
 QUERIES = ["alpha beta", "gamma", "delta epsilon zeta", "eta", "theta iota"]

@@ -163,7 +163,7 @@ def refresh(trainer: Trainer, epoch: int) -> tuple[View, float]:
     queries, query_seconds = all_vectors(lambda t: model.query_vectors(t, chunk, [name]), trainer.query_tokens, chunk)
     labels, label_seconds = all_vectors(lambda t: model.label_vectors(t, chunk, [name]), trainer.label_tokens, chunk)
     q_ND = with_constant(queries[name], labels[name])
-    view = View(epoch, q_ND.cpu().numpy(), labels[name].cpu().numpy(), str(trainer.device))
+    view = View(epoch, q_ND, labels[name], str(trainer.device))
     seconds = query_seconds + label_seconds
     if trainer.mines:
         seconds += mine(trainer, view)

@@ -220,7 +220,7 @@ class Trainer:
             queries = self.model.query_vectors(self.query_tokens, chunk, [head])[head]
             labels = self.model.label_vectors(self.label_tokens, chunk, [head])[head]
             queries = with_constant(queries, labels)
-            self.see(View(epoch, queries.cpu().numpy(), labels.cpu().numpy(), str(self.device), batch))
+            self.see(View(epoch, queries, labels, str(self.device), batch))
         what = [name for name, used in (("clusters", self.sampler.needs_view), ("negatives", self.mines)) if used]
         return {"refreshed": " and ".join(what), **self.miner.report()}
 
@@ -230,6 +230,8 @@ class Trainer:
             self.miner.refresh(view, self.exclude_NL, self.mining_depth, self.keys)
         elif self.mines and mined is not None:
             self.miner.load_state(mined)
+        if view.batch or not self.sampler.needs_view:  # the next plan is far, or does not need it
+            view.to_host()
         self.view = view
 
     def ready(self) -> None:
@@ -242,6 +244,8 @@ class Trainer:
         """The batches of an epoch, as query ids."""
         if self.resumed is None or self.resumed[0] != epoch:
             self.planned = epoch, self.sampler.plan(self.rows_N, self.targets_NL, epoch, self.view, self.keys)
+            if self.view:
+                self.view.to_host()
             return self.planned[1]
         return self.resumed[1]
 

@@ -88,6 +88,6 @@ def test_a_large_node_is_ordered_along_the_direction_of_its_sample(monkeypatch: 
     vectors, _ = blobs(3, 40, np.random.default_rng(0))
     monkeypatch.setattr(two_means, "_first_directions", lambda x_GMD, sizes, rng: x_GMD[:, :1, :].sum(dim=1) * 0 + 1)
     whole = {frozenset(c.tolist()) for c in balanced_clusters(vectors, np.arange(120), 2, np.random.default_rng(0))}
-    rows = np.arange(120)
+    rows = torch.arange(120)
     two_means._split_large(torch.from_numpy(vectors), rows, 60, np.random.default_rng(0))
     assert {frozenset(rows[:60].tolist()), frozenset(rows[60:].tolist())} == whole

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import scipy.sparse as sp
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from xmclab.api import Keys, Miner, View, option
-from xmclab.plan.csr import contains
+from xmclab.plan.csr import row_pairs
 from xmclab.plan.draws import distinct
 
 if TYPE_CHECKING:
@@ -47,13 +49,14 @@ class AnnMiner(Miner):
 
     def refresh(self, view: View, exclude_NL: sp.csr_array, depth: int, keys: Keys) -> None:
         """Keep the `depth` nearest labels of every query that are not excluded."""
-        index, queries_ND = copy(self.index), torch.from_numpy(view.queries_ND)  # a copy is freed after the search
-        index.build(torch.from_numpy(view.labels_LD).to(view.device))
-        index.tune(queries_ND, keys.rng("recall", view.epoch))
-        hard_NH = np.full((len(view.queries_ND), depth), -1, dtype=np.int32)
+        index, q_ND = copy(self.index), view.q_ND  # a copy is freed after the search
+        index.build(view.z_LD)
+        index.tune(q_ND, keys.rng("recall", view.epoch))
+        hard_NH = np.full((len(q_ND), depth), -1, dtype=np.int32)
         for rows, k in _chunks(np.diff(exclude_NL.indptr), depth, exclude_NL.shape[1]):
-            ids_QK, _ = index.search(queries_ND[torch.from_numpy(rows)].to(view.device), k)
-            hard_NH[rows, : min(k, depth)] = _without_excluded(ids_QK.cpu().numpy(), rows, exclude_NL)[:, :depth]
+            ids_QK, _ = index.search(q_ND[torch.from_numpy(rows).to(q_ND.device)], k)
+            allowed_QK = _without_excluded(ids_QK, rows, exclude_NL)[:, :depth]
+            hard_NH[rows, : min(k, depth)] = allowed_QK.int().cpu().numpy()
         self._hard_NH, self._mined_N = hard_NH, np.count_nonzero(hard_NH >= 0, axis=1)
         self._report = {"recall": report["recall"], "index": report} if (report := index.report()) else {}
 
@@ -92,9 +95,13 @@ def _chunks(excluded_N: NDArray[np.int64], depth: int, num_labels: int) -> Itera
         start += len(rows)
 
 
-def _without_excluded(
-    ids_QK: NDArray[np.int64], rows_Q: NDArray[np.int64], exclude_NL: sp.csr_array
-) -> NDArray[np.int64]:
+def _without_excluded(ids_QK: Tensor, rows_Q: NDArray[np.int64], exclude_NL: sp.csr_array) -> Tensor:
     """The allowed results of each query moved to the front in their order, -1 behind them."""
-    ids_QK = np.where(contains(exclude_NL, rows_Q, ids_QK), -1, ids_QK)
-    return np.take_along_axis(ids_QK, np.argsort(ids_QK < 0, axis=1, kind="stable"), axis=1)
+    excluded, num_labels = row_pairs(exclude_NL, rows_Q), exclude_NL.shape[1]
+    cells = np.sort(excluded.row_E * num_labels + excluded.column_E)
+    cell_E = F.pad(torch.from_numpy(cells).to(ids_QK.device), (1, 0), value=-1)  # so there is one
+    cell_QK = torch.arange(len(ids_QK), device=ids_QK.device)[:, None] * num_labels + ids_QK
+    place_QK = torch.searchsorted(cell_E, cell_QK).clamp_(max=len(cell_E) - 1)
+    gone_QK = (cell_E[place_QK] == cell_QK) | (ids_QK < 0)
+    order_QK = gone_QK.to(torch.uint8).argsort(dim=1, stable=True)
+    return ids_QK.masked_fill(gone_QK, -1).gather(1, order_QK)

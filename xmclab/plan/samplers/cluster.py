@@ -42,7 +42,7 @@ class ClusterCache:
             rng = keys.rng("cluster", view.epoch)
             tree = self._method == "two_means" or (self._method == "auto" and len(rows_N) < TREE_UP_TO)
             make = balanced_clusters if tree else balanced_k_means
-            self._clusters = make(view.queries_ND, rows_N, leaves, rng)
+            self._clusters = make(view.q_ND, rows_N, leaves, rng)
             self._view, self._asked = view, asked
         return self._clusters
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from xmclab.plan.indexes.exact import Exact
-from xmclab.plan.samplers.two_means import balanced_clusters, unit_rows
+from xmclab.plan.samplers.two_means import as_tensor, balanced_clusters, unit_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,13 +29,13 @@ ROWS_AT_ONCE = 65536  # bounds the copies
 
 
 def balanced_k_means(
-    x_ND: NDArray[np.float32], rows_M: NDArray[np.int64], leaves: int, rng: np.random.Generator
+    x_ND: NDArray[np.float32] | Tensor, rows_M: NDArray[np.int64], leaves: int, rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
     """Cut rows into clusters of similar vectors whose sizes differ by at most one.
 
     Arguments and result are those of `two_means.balanced_clusters`.
     """
-    x = torch.from_numpy(np.ascontiguousarray(x_ND, dtype=np.float32))
+    x = as_tensor(x_ND)
     clusters = min(leaves, CLUSTERS)
     firsts = np.arange(clusters + 1) * leaves // clusters  # cluster j becomes the leaves firsts[j]:firsts[j + 1]
     room_C = np.diff(firsts * len(rows_M) // leaves)
@@ -44,13 +44,13 @@ def balanced_k_means(
     if clusters == leaves:
         return parts
     grown = zip(parts, np.diff(firsts).tolist(), strict=True)
-    return [leaf for part, count in grown for leaf in balanced_clusters(x_ND, part, count, rng)]
+    return [leaf for part, count in grown for leaf in balanced_clusters(x, part, count, rng)]
 
 
 def _fit(x: Tensor, rows_S: NDArray[np.int64], clusters: int, rng: np.random.Generator) -> Tensor:
     """centroids_CD of even clusters of the sampled rows."""
     room_C = np.diff(np.arange(clusters + 1) * len(rows_S) // clusters)
-    parts = balanced_clusters(x.numpy(), rows_S, clusters, rng)
+    parts = balanced_clusters(x, rows_S, clusters, rng)
     for _ in range(ITERATIONS):
         parts = _split(rows_S, _assign(x, rows_S, _centroids(x, parts), room_C), room_C)
     return _centroids(x, parts)
@@ -58,7 +58,7 @@ def _fit(x: Tensor, rows_S: NDArray[np.int64], clusters: int, rng: np.random.Gen
 
 def _centroids(x: Tensor, parts: list[NDArray[np.int64]]) -> Tensor:
     """The mean directions of clusters."""
-    return F.normalize(torch.stack([unit_rows(x, part).sum(dim=0) for part in parts]), dim=1)
+    return F.normalize(torch.stack([_unit(x, part).sum(dim=0) for part in parts]), dim=1)
 
 
 def _split(
@@ -88,9 +88,13 @@ def _choices(
     index = Exact()
     index.build(centroids_CD)
     chunks = (rows_M[start : start + ROWS_AT_ONCE] for start in range(0, len(rows_M), ROWS_AT_ONCE))
-    found = [index.search(unit_rows(x, chunk), min(CHOICES, len(centroids_CD))) for chunk in chunks]
+    found = [index.search(_unit(x, chunk), min(CHOICES, len(centroids_CD))) for chunk in chunks]
     ids, scores = zip(*found, strict=True)
-    return torch.cat(ids).numpy(), torch.cat(scores).numpy()
+    return torch.cat(ids).cpu().numpy(), torch.cat(scores).cpu().numpy()
+
+
+def _unit(x: Tensor, rows: NDArray[np.int64]) -> Tensor:
+    return unit_rows(x, torch.from_numpy(rows).to(x.device))
 
 
 def _accept(

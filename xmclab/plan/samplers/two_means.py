@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 ITERATIONS = 10  # most per split; few splits still change after that
 SAMPLE = 4096  # most rows that the direction of a node is found on
-FLOATS_AT_ONCE = 1 << 21  # nodes are split together while their vectors fit the cache
+FLOATS_AT_ONCE = 1 << 21  # nodes are split together while their vectors fit the cache of a CPU
+ELSEWHERE = 1 << 26  # the same for other devices
 
 
 def balanced_clusters(
-    x_ND: NDArray[np.float32], rows_M: NDArray[np.int64], leaves: int, rng: np.random.Generator
+    x_ND: NDArray[np.float32] | Tensor, rows_M: NDArray[np.int64], leaves: int, rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
     """Cut rows into clusters of similar vectors whose sizes differ by at most one.
 
@@ -33,7 +34,7 @@ def balanced_clusters(
     The direction w of a large node is found on a sample of its rows; all of them are then ordered along it.
 
     Args:
-        x_ND: vectors of all rows; only their direction counts.
+        x_ND: vectors of all rows; only their direction counts. Tensors are clustered on their device.
         rows_M: the rows to cluster.
         leaves: number of clusters, at most M.
         rng: draws the two vectors that each split starts from.
@@ -41,25 +42,37 @@ def balanced_clusters(
     Returns:
         `leaves` arrays that partition `rows_M`.
     """
-    x = torch.from_numpy(np.ascontiguousarray(x_ND, dtype=np.float32))
-    rows_M = rows_M.copy()
-    bounds = np.arange(leaves + 1) * len(rows_M) // leaves  # leaf j will hold rows_M[bounds[j]:bounds[j + 1]]
+    x = as_tensor(x_ND)
+    rows = F.pad(torch.from_numpy(rows_M).to(x.device), (0, 1))  # the last place takes what is written as padding
+    bounds = np.arange(leaves + 1) * len(rows_M) // leaves  # leaf j will hold rows[bounds[j]:bounds[j + 1]]
     firsts, lasts = np.array([0]), np.array([leaves])  # each node is a range of leaves
     while (growing := lasts - firsts > 1).any():
         middles = (firsts + lasts + 1) // 2
         starts, cuts, ends = bounds[firsts[growing]], bounds[middles[growing]], bounds[lasts[growing]]
         if (ends - starts).max() > SAMPLE:
-            for start, cut, end in zip(starts, cuts, ends, strict=True):
-                _split_large(x, rows_M[start:end], cut - start, rng)
+            for start, cut, end in zip(starts.tolist(), cuts.tolist(), ends.tolist(), strict=True):
+                _split_large(x, rows[start:end], cut - start, rng)
         else:
-            for chunk in _chunks(ends - starts, FLOATS_AT_ONCE // x.shape[1]):
-                _split(x, rows_M, starts[chunk], cuts[chunk], ends[chunk], rng)
+            for chunk in _chunks(ends - starts, _floats_at_once(x) // x.shape[1]):
+                _split(x, rows, starts[chunk], cuts[chunk], ends[chunk], rng)
         done = firsts[~growing], lasts[~growing]
         firsts, lasts = (
             np.concatenate([firsts[growing], middles[growing], done[0]]),
             np.concatenate([middles[growing], lasts[growing], done[1]]),
         )
-    return [rows_M[start:end] for start, end in pairwise(bounds)]
+    ordered = rows.cpu().numpy()
+    return [ordered[start:end] for start, end in pairwise(bounds)]
+
+
+def as_tensor(x_ND: NDArray[np.float32] | Tensor) -> Tensor:
+    """The vectors in float32, where they are."""
+    if isinstance(x_ND, Tensor):
+        return x_ND.float().contiguous()
+    return torch.from_numpy(np.ascontiguousarray(x_ND, dtype=np.float32))
+
+
+def _floats_at_once(x: Tensor) -> int:
+    return FLOATS_AT_ONCE if x.device.type == "cpu" else ELSEWHERE
 
 
 def _chunks(sizes: NDArray[np.int64], rows_at_once: int) -> list[slice]:
@@ -70,40 +83,41 @@ def _chunks(sizes: NDArray[np.int64], rows_at_once: int) -> list[slice]:
 
 def _split(
     x: Tensor,
-    rows_M: NDArray[np.int64],
+    rows: Tensor,
     starts: NDArray[np.int64],
     cuts: NDArray[np.int64],
     ends: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> None:
-    """Reorder, in place, each range `rows_M[start:end]` so that its first child comes first, up to `cut`.
+    """Reorder, in place, each range `rows[start:end]` so that its first child comes first, up to `cut`.
 
     Suffixes here: G nodes, M rows of the largest node (shorter ones are padded).
     """
     sizes = ends - starts
-    slots_GM = starts[:, None] + np.arange(sizes.max())
-    padding_GM = slots_GM >= ends[:, None]
-    members_GM = rows_M[np.where(padding_GM, starts[:, None], slots_GM)]
-    absent_GM = torch.from_numpy(padding_GM)
+    start_G1, size_G1 = (torch.from_numpy(numbers)[:, None].to(x.device) for numbers in (starts, sizes))
+    place_M = torch.arange(int(sizes.max()), device=x.device)
+    absent_GM = place_M >= size_G1
+    members_GM = rows[start_G1 + place_M.where(~absent_GM, 0)]
     x_GMD = unit_rows(x, members_GM).masked_fill_(absent_GM[:, :, None], 0)
     order_GM, _ = _fit(x_GMD, absent_GM, sizes, cuts - starts, rng)
-    rows_M[slots_GM[~padding_GM]] = np.take_along_axis(members_GM, order_GM.numpy(), axis=1)[~padding_GM]
+    rows[(start_G1 + place_M).masked_fill_(absent_GM, len(rows) - 1)] = members_GM.gather(1, order_GM)
 
 
-def _split_large(x: Tensor, rows_M: NDArray[np.int64], left: int, rng: np.random.Generator) -> None:
+def _split_large(x: Tensor, rows_M: Tensor, left: int, rng: np.random.Generator) -> None:
     """Reorder, in place, the rows of one node so that its first child, `left` rows, comes first."""
     size = min(SAMPLE, len(rows_M))
-    x_GMD = unit_rows(x, rng.choice(rows_M, (1, size), replace=False))
-    absent_GM = torch.zeros(1, size, dtype=torch.bool)
+    drawn = torch.from_numpy(rng.choice(len(rows_M), (1, size), replace=False))
+    x_GMD = unit_rows(x, rows_M[drawn.to(x.device)])
+    absent_GM = torch.zeros(1, size, dtype=torch.bool, device=x.device)
     _, w_GD = _fit(x_GMD, absent_GM, np.array([size]), np.array([size * left // len(rows_M)]), rng)
-    blocks = np.array_split(rows_M, 1 + len(rows_M) * x.shape[1] // FLOATS_AT_ONCE)
+    blocks = rows_M.tensor_split(1 + len(rows_M) * x.shape[1] // _floats_at_once(x))
     towards_M = torch.cat([unit_rows(x, block) @ w_GD[0] for block in blocks])
-    rows_M[:] = rows_M[towards_M.argsort(descending=True, stable=True).numpy()]
+    rows_M.copy_(rows_M[towards_M.argsort(descending=True, stable=True)])
 
 
-def unit_rows(x: Tensor, rows: NDArray[np.int64]) -> Tensor:
+def unit_rows(x: Tensor, rows: Tensor) -> Tensor:
     """A copy of the vectors of these rows, at unit length."""
-    unit = x.index_select(0, torch.from_numpy(rows.reshape(-1)))
+    unit = x.index_select(0, rows.reshape(-1))
     unit /= unit.norm(dim=1, keepdim=True).clamp_(min=1e-12)
     return unit.view(*rows.shape, x.shape[1])
 
@@ -112,17 +126,18 @@ def _fit(
     x_GMD: Tensor, absent_GM: Tensor, sizes: NDArray[np.int64], lefts: NDArray[np.int64], rng: np.random.Generator
 ) -> tuple[Tensor, Tensor]:
     """(positions of each node in their order along w, w_GD); the first `lefts` positions are the first child."""
-    left_G1 = torch.from_numpy(lefts)[:, None]
+    left_G1 = torch.from_numpy(lefts)[:, None].to(x_GMD.device)
+    place_M = torch.arange(x_GMD.shape[1], device=x_GMD.device)
     w_GD = _first_directions(x_GMD, sizes, rng)
     order_GM = _order(x_GMD, w_GD, absent_GM)
     for _ in range(ITERATIONS):
-        first_GM = torch.zeros_like(absent_GM).scatter_(1, order_GM, torch.arange(order_GM.shape[1]) < left_G1)
+        first_GM = torch.zeros_like(absent_GM).scatter_(1, order_GM, place_M < left_G1)
         sides_G2M = torch.stack([first_GM, ~first_GM], dim=1).to(x_GMD.dtype)
         centroids_G2D = F.normalize(sides_G2M @ x_GMD, dim=2)
         w_GD = centroids_G2D[:, 0] - centroids_G2D[:, 1]
         previous_GM, order_GM = order_GM, _order(x_GMD, w_GD, absent_GM)
-        if torch.equal(previous_GM, order_GM):
-            break
+        if x_GMD.device.type == "cpu" and torch.equal(previous_GM, order_GM):
+            break  # more would change nothing; a GPU would have to be waited for to know
     return order_GM, w_GD
 
 
@@ -130,8 +145,13 @@ def _first_directions(x_GMD: Tensor, sizes: NDArray[np.int64], rng: np.random.Ge
     """w_GD between two different, randomly drawn rows of each node."""
     one_G = rng.integers(sizes)
     other_G = (one_G + 1 + rng.integers(sizes - 1)) % sizes
-    nodes_G = torch.arange(len(sizes))
-    return x_GMD[nodes_G, torch.from_numpy(one_G)] - x_GMD[nodes_G, torch.from_numpy(other_G)]
+    one_GD, other_GD = (_drawn(x_GMD, torch.from_numpy(place_G)) for place_G in (one_G, other_G))
+    return one_GD - other_GD
+
+
+def _drawn(x_GMD: Tensor, place_G: Tensor) -> Tensor:
+    """x_GD, a row of each node."""
+    return x_GMD[torch.arange(len(place_G), device=x_GMD.device), place_G.to(x_GMD.device)]
 
 
 def _order(x_GMD: Tensor, w_GD: Tensor, absent_GM: Tensor) -> Tensor:
