@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 
@@ -41,39 +42,116 @@ def test_missing_faiss_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> 
     assert caught.value.exit_code == 4
 
 
-class OnGpu(torch.Tensor):
-    """Says that it is on the second GPU."""
+GPU = torch.device("cuda", 1)
 
-    device = torch.device("cuda", 1)
+
+class OnGpu(torch.Tensor):
+    """Says that it is on the second GPU, and knows no other way to the host than `to`."""
+
+    device = GPU
+
+    def to(self, device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:  # type: ignore[override]
+        return self if device == GPU else self.as_subclass(torch.Tensor)
+
+    def cpu(self) -> torch.Tensor:  # type: ignore[override]
+        raise AssertionError("copied to the host")
+
+    numpy = cpu  # type: ignore[assignment]
+
+
+class GpuIndex:
+    """An index of faiss that takes and returns tensors of its GPU alone, once faiss's tools for torch are imported."""
+
+    def __init__(self, index: Any) -> None:
+        vars(self).update(index=index, calls=[])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.index, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self.index, name, value)
+
+    def train(self, x: torch.Tensor) -> None:
+        self.index.train(self._seen("train", x))
+
+    def add(self, x: torch.Tensor) -> None:
+        self.index.add(self._seen("add", x))
+
+    def search(self, x: torch.Tensor, k: int) -> tuple[torch.Tensor, ...]:
+        found = self.index.search(self._seen("search", x), k)
+        return tuple(torch.from_numpy(each).as_subclass(OnGpu) for each in found)
+
+    def _seen(self, call: str, x: torch.Tensor) -> np.ndarray:
+        assert type(x) is OnGpu
+        assert (x.dtype, x.is_contiguous()) == (torch.float32, True)
+        self.calls.append(call)
+        return x.as_subclass(torch.Tensor).numpy()
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, GpuIndex]]:
+    """A stand-in for faiss built for two GPUs: where indexes go, and the indexes."""
+    moved: list[tuple[int, GpuIndex]] = []
+    imported: list[str] = []
+    module = faiss.load_faiss()
+
+    def to_gpu(resources: object, device: int, index: Any) -> GpuIndex:
+        assert imported == ["faiss.contrib.torch_utils"]
+        moved.append((device, GpuIndex(index)))
+        return moved[-1][1]
+
+    monkeypatch.setattr(faiss, "import_module", imported.append)
+    monkeypatch.setattr(module, "get_num_gpus", lambda: 2)
+    monkeypatch.setattr(module, "StandardGpuResources", object, raising=False)
+    monkeypatch.setattr(module, "index_cpu_to_gpu", to_gpu, raising=False)
+    monkeypatch.setattr(module, "index_gpu_to_cpu", lambda index: index.index, raising=False)
+    monkeypatch.setattr(faiss, "GPU_MOST", 3)
+    return moved
+
+
+@pytest.mark.parametrize("kind", ["flat", "ivf"])
+def test_vectors_and_results_stay_on_the_gpu(
+    kind: Literal["flat", "ivf"], gpus: list[tuple[int, GpuIndex]], tmp_path: Path
+) -> None:
+    index, again = Faiss(type=kind), Faiss(type=kind)
+    index.build(torch.arange(1.0, 6.0)[:, None].as_subclass(OnGpu))
+    ids, scores = index.search(torch.ones(2, 2).as_subclass(OnGpu)[:, :1], 5)
+    (device, moved), *more = gpus
+    assert (device, more) == (1, [])
+    assert moved.calls == ["train", "add", "search"]
+    assert type(ids) is type(scores) is OnGpu
+    assert (ids.tolist(), scores.tolist()) == ([[4, 3, 2, -1, -1]] * 2, [[5, 4, 3, -torch.inf, -torch.inf]] * 2)
+    index.write(tmp_path / "index")
+    again.read(tmp_path / "index")
+    assert again.search(torch.ones(1, 1), 2)[0].tolist() == [[4, 3]]
 
 
 @pytest.mark.parametrize(
-    ("kind", "gpus", "like", "moved"),
-    [
-        ("flat", 2, OnGpu, [1]),
-        ("ivf", 2, OnGpu, [1]),
-        ("hnsw", 2, OnGpu, []),
-        ("flat", 0, OnGpu, []),
-        ("flat", 2, torch.Tensor, []),
-    ],
+    ("kind", "number", "like"), [("hnsw", 2, OnGpu), ("flat", 0, OnGpu), ("flat", 2, torch.Tensor)]
 )
-def test_faiss_uses_the_gpu_of_the_labels_if_it_can(
-    kind: Literal["flat", "hnsw", "ivf"], gpus: int, like: type, moved: list[int], monkeypatch: pytest.MonkeyPatch
+def test_other_indexes_stay_on_the_host(
+    kind: Literal["flat", "hnsw"],
+    number: int,
+    like: type,
+    gpus: list[tuple[int, GpuIndex]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A stand-in for faiss built for GPUs notes where an index goes and leaves it where it is."""
-    devices: list[int] = []
+    monkeypatch.setattr(faiss.load_faiss(), "get_num_gpus", lambda: number)
     index = Faiss(type=kind)
-    monkeypatch.setattr(index._faiss, "get_num_gpus", lambda: gpus)
-    monkeypatch.setattr(index._faiss, "StandardGpuResources", object, raising=False)
-    monkeypatch.setattr(
-        index._faiss, "index_cpu_to_gpu", lambda gpu, device, cpu: devices.append(device) or cpu, raising=False
-    )
-    monkeypatch.setattr(faiss, "GPU_MOST", 3)
-    z = torch.arange(1.0, 6.0)[:, None]
-    index.build(z.as_subclass(like))
-    assert devices == moved
-    found = [[4, 3, 2, -1, -1]] if moved else [[4, 3, 2, 1, 0]]
-    assert index.search(torch.ones(1, 1), 5)[0].tolist() == found
+    index.build(torch.arange(1.0, 6.0)[:, None].as_subclass(like))
+    assert gpus == []
+    assert index.search(torch.ones(1, 1), 5)[0].tolist() == [[4, 3, 2, 1, 0]]
+
+
+@pytest.mark.parametrize("where", [torch.float32, torch.float64])
+def test_vectors_of_the_host_are_not_copied(where: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    index, places = Faiss(), []
+    index.build(torch.eye(3))
+    search = index._index.search
+    monkeypatch.setattr(index._index, "search", lambda x, k: places.append(x.ctypes.data) or search(x, k))
+    q = torch.eye(3, dtype=where)
+    index.search(q, 1)
+    assert (places == [q.data_ptr()]) == (where == torch.float32)
 
 
 @pytest.mark.parametrize("kind", ["flat", "hnsw", "ivf"])

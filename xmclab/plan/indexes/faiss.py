@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from xmclab.api import Index, option
 from xmclab.errors import PluginError, Problem
 from xmclab.plan.indexes.checks import refuse_non_finite
+from xmclab.plan.indexes.order import best
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,6 +59,7 @@ class Faiss(Index):
         self._faiss = load_faiss()
         self._index: Any = None
         self._gpu: Any = None  # faiss's memory there, which must live as long as the index
+        self._device = torch.device("cpu")  # that of the index
 
     def build(self, z_LD: Tensor) -> None:
         """Copy the label vectors into the index."""
@@ -66,11 +70,11 @@ class Faiss(Index):
         """Make the lists (ivf), still without labels."""
         refuse_non_finite(z_LD, "label")
         self._index = self._on_gpu(self._empty(*z_LD.shape), z_LD.device)
-        self._index.train(_host(z_LD))
+        self._index.train(self._taken(z_LD))
 
     def fill(self, z_LD: Tensor) -> None:
         """Add the labels."""
-        self._index.add(_host(z_LD))
+        self._index.add(self._taken(z_LD))
 
     def probe_for(self, q_SD: Tensor, nearest_SK: Tensor, z_LD: Tensor, recall: float, most: float) -> float:
         """Set `probes` to as many lists as hold this share of the nearest labels, or to the most (ivf, once trained).
@@ -97,26 +101,27 @@ class Faiss(Index):
         if self._index is None:
             raise RuntimeError("build the index before searching it")
         refuse_non_finite(q_QD, "query")
-        most = sys.maxsize if self._gpu is None else GPU_MOST
+        most = GPU_MOST if self._device.type == "cuda" else sys.maxsize
         if self.type == "hnsw":
             self._index.hnsw.efSearch = max(self.ef_search, k)
         if self.type == "ivf":
             self._index.nprobe = min(self.probes, most)
-        scores_QK, ids_QK = self._index.search(_host(q_QD), min(k, most))
-        missing = (0, 0), (0, k - ids_QK.shape[1])
-        scores_QK, ids_QK = np.pad(scores_QK, missing), np.pad(ids_QK, missing, constant_values=-1)
-        scores_QK = np.where(ids_QK < 0, -np.inf, scores_QK)
-        order = np.lexsort((ids_QK, -scores_QK), axis=1)
-        ids_QK, scores_QK = (np.take_along_axis(x, order, axis=1) for x in (ids_QK, scores_QK))
-        return torch.from_numpy(ids_QK).to(q_QD.device), torch.from_numpy(scores_QK).to(q_QD.device)
+        found = self._index.search(self._taken(q_QD), min(k, most))
+        scores_QK, ids_QK = (torch.as_tensor(each) for each in found)
+        ids_QK, scores_QK = best(ids_QK, scores_QK, k)
+        missing = 0, k - ids_QK.shape[1]
+        ids_QK, scores_QK = F.pad(ids_QK, missing, value=-1), F.pad(scores_QK, missing, value=-torch.inf)
+        return ids_QK.to(q_QD.device), scores_QK.to(q_QD.device)
 
     def write(self, path: Path) -> None:
         """Write the index to a file, with what a program that reads it needs to search it alike."""
+        on_gpu = self._device.type == "cuda"
+        index = self._faiss.index_gpu_to_cpu(self._index) if on_gpu else self._index
         if self.type == "hnsw":
-            self._index.hnsw.efSearch = self.ef_search
+            index.hnsw.efSearch = self.ef_search
         if self.type == "ivf":
-            self._index.nprobe = self.probes
-        self._faiss.write_index(self._index, str(path))
+            index.nprobe = self.probes
+        self._faiss.write_index(index, str(path))
 
     def read(self, path: Path) -> None:
         """Read an index that `write` wrote; the caller has checked that the file is intact."""
@@ -154,10 +159,19 @@ class Faiss(Index):
 
     def _on_gpu(self, index: Any, device: torch.device) -> Any:
         """The index, moved to a GPU if there is one for it."""
+        self._device = torch.device("cpu")
         if device.type != "cuda" or self.type == "hnsw" or self._faiss.get_num_gpus() == 0:
             return index
-        self._gpu = self._gpu or self._faiss.StandardGpuResources()
+        if self._gpu is None:
+            self._gpu = self._faiss.StandardGpuResources()
+            import_module("faiss.contrib.torch_utils")  # indexes take and return tensors from then on
+        self._device = device
         return self._faiss.index_cpu_to_gpu(self._gpu, device.index or 0, index)
+
+    def _taken(self, x_BD: Tensor) -> Any:
+        """Vectors as the index takes them: a tensor on its GPU, or an array of the host."""
+        x_BD = x_BD.detach().to(self._device, torch.float32).contiguous()
+        return x_BD if self._device.type == "cuda" else x_BD.numpy()
 
 
 def _host(x_BD: Tensor) -> NDArray[np.float32]:
