@@ -182,9 +182,9 @@ class OnGpu(Tensor):
     device = torch.device("cuda")
     copies = 0
 
-    def numpy(self, *, force: bool = False) -> np.ndarray:
+    def cpu(self) -> Tensor:  # type: ignore[override]
         type(self).copies += 1
-        return super().numpy(force=force)
+        return self.as_subclass(Tensor)
 
 
 def test_a_view_is_an_array_for_plugins_and_a_tensor_on_the_device() -> None:

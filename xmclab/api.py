@@ -169,7 +169,7 @@ class _Vectors:
             raise AttributeError(self.name)  # so the field has no default
         given, held = vars(view)[self.name], vars(view)
         if isinstance(given, Tensor) and self.copy not in held:
-            held[self.copy] = given.numpy(force=True)
+            held[self.copy] = given.detach().cpu().numpy()
         array: NDArray[np.float32] = held.get(self.copy, given)
         return array
 
