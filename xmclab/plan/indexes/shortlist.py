@@ -100,6 +100,7 @@ class Shortlist:
             z_PD = self._z_LD[start : start + self._label_block] * self._scale
             for each, s_QP in enumerate(_products(halves, [_half(z_PD[:, part.columns]) for part in self._parts])):
                 running[each] = _merged(running[each], s_QP, start, size)
+                del s_QP  # before the next block
         return [(ids_QM, scores_QM.amin(dim=1)) for ids_QM, scores_QM in filter(None, running)]
 
 
