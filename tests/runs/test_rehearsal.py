@@ -50,6 +50,11 @@ def test_an_index_adapts_to_as_many_queries_as_the_run_has() -> None:
     assert seen == [70]
     assert len(index.seconds) == 2
     assert index.search(torch.eye(4)[:2], 1)[0].tolist() == [[0], [1]]
+    assert not index.shares_products
+    index = Built(Exact(shortlist="float16"), 70)
+    index.build(torch.eye(4))
+    assert index.shares_products
+    assert index.search_parts(torch.eye(4)[1:2], [3, 1], 1)[2][0].tolist() == [[1]]
 
 
 def test_after_a_refresh_any_batch_has_mined_negatives(

@@ -103,18 +103,23 @@ class Space(LabelSpace):
 
         `nearest` then has the results for these queries and this k.
         """
-        together = "+".join(self.heads)
-        searches = [*self.heads, together]
+        searches = [*self.heads, "+".join(self.heads)]
         if len(self.heads) > 1 and set(searches) <= set(names):
-            matching = {heads: self.matching(heads, queries) for heads in searches}
-            if all(self.index(heads, q_ND).shares_products for heads, q_ND in matching.items()):
-                widths = [self.vectors(head).shape[1] for head in self.heads]
-                found = self.index(together).search_parts(matching[together], widths, min(k, self.num_labels))
-                self._shared, self._shared_for = dict(zip(searches, found, strict=True)), (queries, k)
+            self._shared, self._shared_for = self._found_together(searches, queries, k), (queries, k)
         try:
             yield
         finally:
             self._shared, self._shared_for = {}, ({}, 0)
+
+    def _found_together(
+        self, searches: Sequence[str], queries: Mapping[str, Tensor], k: int
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """The results of each head and of all together, the last of these searches; none if an index stands alone."""
+        if not all(self.index(heads, self.matching(heads, queries)).shares_products for heads in searches):
+            return {}
+        widths, q_ND = [self.vectors(head).shape[1] for head in self.heads], self.matching(searches[-1], queries)
+        found = self.index(searches[-1]).search_parts(q_ND, widths, min(k, self.num_labels))
+        return dict(zip(searches, found, strict=True))
 
     def scores(self, heads: str, queries: Mapping[str, Tensor], row_E: Tensor, label_E: Tensor) -> Tensor:
         return scores_of_pairs(self.matching(heads, queries), self.together(heads), row_E, label_E)

@@ -89,7 +89,25 @@ class OnGpu(torch.Tensor):
 
 def test_on_an_accelerator_the_search_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(auto, "LISTS_FROM", 0)
-    assert tuned(mixture(50, 1), mixture(500, 2).as_subclass(OnGpu), recall=0.0).report() == EXACT
+    index = tuned(mixture(50, 1), mixture(500, 2).as_subclass(OnGpu), recall=0.0)
+    assert index.report() == EXACT
+    assert index.shares_products
+
+
+def test_what_is_shared_is_what_the_chosen_index_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "LISTS_FROM", 100)
+    q, z = mixture(100, 1), mixture(200, 2)
+    assert not tuned(q[:9], z).shares_products  # exact, on a CPU
+    assert not tuned(q, z, recall=0.0).shares_products  # lists
+    index, exact = tuned(q[:9], z), Exact(shortlist="float16")
+    exact.build(z)
+    index._index = exact
+    assert index.shares_products
+    for (ids, scores), (expected, expected_scores) in zip(
+        index.search_parts(q, [10, 6], 3), exact.search_parts(q, [10, 6], 3), strict=True
+    ):
+        assert torch.equal(ids, expected)
+        assert torch.equal(scores, expected_scores)
 
 
 def test_the_choice_depends_on_the_vectors_and_the_generator_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,12 +116,11 @@ class Exact(Index):
 
 def _joined(blocks: Sequence[Listed], k: int) -> Listed:
     """The results of all queries, padded to k columns."""
-    missing = 0, k - blocks[0].ids_QK.shape[1]
-    return Listed(
-        F.pad(torch.cat([each.ids_QK for each in blocks]), missing, value=-1),
-        F.pad(torch.cat([each.scores_QK for each in blocks]), missing, value=-torch.inf),
-        torch.cat([each.sure_Q for each in blocks]),
-    )
+    ids_QK, scores_QK = torch.cat([each.ids_QK for each in blocks]), torch.cat([each.scores_QK for each in blocks])
+    if missing := k - ids_QK.shape[1]:
+        ids_QK = F.pad(ids_QK, (0, missing), value=-1)
+        scores_QK = F.pad(scores_QK, (0, missing), value=-torch.inf)
+    return Listed(ids_QK, scores_QK, torch.cat([each.sure_Q for each in blocks]))
 
 
 def search_into(ids_QK: Tensor, scores_QK: Tensor, q_QD: Tensor, z_LD: Tensor, label_block: int) -> None:
