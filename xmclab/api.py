@@ -194,9 +194,10 @@ class View:
         """`labels_LD` on the device of the run; do not modify."""
         return self._on_device("labels_LD")
 
-    def to_host(self) -> None:
-        """Free the memory of the device; vectors that are asked for there are sent again."""
+    def to_host(self) -> View:
+        """This view, with the memory of the device freed; vectors that are asked for there are sent again."""
         vars(self).update(queries_ND=self.queries_ND, labels_LD=self.labels_LD)
+        return self
 
     def _on_device(self, name: str) -> Tensor:
         given = vars(self)[name]

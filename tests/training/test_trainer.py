@@ -175,7 +175,7 @@ def test_a_view_is_on_the_device_until_it_was_mined_and_planned_with(
     for owner, name in ((made.miner, "refresh"), (made.sampler, "plan")):
         word, method = name, getattr(owner, name)
         monkeypatch.setattr(owner, name, lambda *args, word=word, method=method: order.append(word) or method(*args))
-    monkeypatch.setattr(View, "to_host", lambda view: order.append("to_host"))
+    monkeypatch.setattr(View, "to_host", lambda view: order.append("to_host") or view)
     made.refresh(1, batch)
     assert order == (["refresh", "to_host"] if freed == "refresh" else ["refresh"])
     made.plan(1)

@@ -230,9 +230,7 @@ class Trainer:
             self.miner.refresh(view, self.exclude_NL, self.mining_depth, self.keys)
         elif self.mines and mined is not None:
             self.miner.load_state(mined)
-        if view.batch or not self.sampler.needs_view:  # the next plan is far, or does not need it
-            view.to_host()
-        self.view = view
+        self.view = view if self.sampler.needs_view and not view.batch else view.to_host()  # the host, unless a plan is next
 
     def ready(self) -> None:
         """Do what is done once, with the weights that training begins with; the first batches do it otherwise."""
@@ -244,8 +242,7 @@ class Trainer:
         """The batches of an epoch, as query ids."""
         if self.resumed is None or self.resumed[0] != epoch:
             self.planned = epoch, self.sampler.plan(self.rows_N, self.targets_NL, epoch, self.view, self.keys)
-            if self.view:
-                self.view.to_host()
+            self.view = self.view and self.view.to_host()
             return self.planned[1]
         return self.resumed[1]
 
