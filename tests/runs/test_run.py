@@ -282,7 +282,7 @@ def ranked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         counts.append(len(arguments[2]["de"]))
         return rank(*arguments)
 
-    monkeypatch.setattr("xmclab.runs.measure.rank", counted)
+    monkeypatch.setattr("xmclab.evaluation.search.rank", counted)
     return counts
 
 

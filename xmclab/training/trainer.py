@@ -230,7 +230,7 @@ class Trainer:
             self.miner.refresh(view, self.exclude_NL, self.mining_depth, self.keys)
         elif self.mines and mined is not None:
             self.miner.load_state(mined)
-        self.view = view if self.sampler.needs_view and not view.batch else view.to_host()  # the host, unless a plan is next
+        self.view = view if self.sampler.needs_view and not view.batch else view.to_host()  # a plan is next, or not
 
     def ready(self) -> None:
         """Do what is done once, with the weights that training begins with; the first batches do it otherwise."""
