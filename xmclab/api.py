@@ -444,6 +444,10 @@ class Encoder(nn.Module, ABC):
     def forward(self, tokens: Tokens, side: Side = "query") -> Tensor:
         """x_BD for a chunk of B texts; `side` selects the tower of a two-tower encoder."""
 
+    def report(self) -> dict[str, Any]:
+        """Optional: choices that depend on the device and on autocast, such as a kernel; the run folder keeps them."""
+        return {}
+
     def transformer(self) -> Transformer | None:
         """Optional, for exports: the network behind it, if `forward` only pools its last hidden states."""
         return None

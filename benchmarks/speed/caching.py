@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import os
 import tempfile
@@ -19,6 +18,7 @@ from harness import Row, interleaved, peak_growth
 from xmclab.api import Ragged, Tokens
 from xmclab.data import open_dataset
 from xmclab.host.registry import default_registry
+from xmclab.model.device import FULL
 from xmclab.model.encoders import packed
 from xmclab.model.encoders.hf import MINILM, MINILM_PACKAGE, HuggingFace
 from xmclab.training.batches import Chunk
@@ -58,7 +58,7 @@ def step(encoder: Any, titles: Ragged, chunk: int) -> Callable[[], None]:
 
     def run() -> None:
         encoder.zero_grad()
-        encoding = ChunkedEncoding(encoder, chunks, "label", contextlib.nullcontext)
+        encoding = ChunkedEncoding(encoder, chunks, "label", FULL)
         torch.nn.functional.normalize(encoding.x_BD).sum(dim=0).square().sum().backward()
         encoding.backward()
 

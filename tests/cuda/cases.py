@@ -46,6 +46,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "all labels, both heads": ALL_LABELS[:2],
     "bert": HUGGING,
     "bert, chunked and clipped": (*HUGGING, "encode.chunk=16", "optim.clip=1"),
+    "bert, float32": (*HUGGING, "precision=float32"),
     "bert, padded": (*HUGGING, "encoder.packing=off"),
     "bert, first token, two towers": (*HUGGING, "encoder.pooling=cls", "encoder.towers=separate"),
     "bert, all labels": (*HUGGING, *ALL_LABELS),

@@ -21,8 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.nested._internal import sdpa as jagged
-from torch.nn.attention import SDPBackend
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
@@ -255,10 +253,6 @@ def _attention(plain: Any) -> Any:
     return attend
 
 
-def _jagged_backend(query: Tensor, *_: object) -> SDPBackend:
-    return SDPBackend.FLASH_ATTENTION if query.dtype in HALF else SDPBackend.EFFICIENT_ATTENTION
-
-
 class Stream:
     """A stream or an event: the order of things is not looked at, but the host may wait for them."""
 
@@ -348,7 +342,7 @@ def pretended(mode: Device, capability: tuple[int, int] = (8, 0)) -> Iterator[No
         replace(FakeTensorMode, "may_turn_const", lambda *_: False)
         replace(FakeTensorMode, "avoid_device_init", True)  # or it would really copy from the host
         replace(FakeTensor, "tolist", lambda x: x.cpu().tolist())  # its own reads one number after the other
-        replace(jagged, "_select_sdp_backend", _jagged_backend)
+        replace(torch.backends.cuda, "is_flash_attention_available", lambda: True)
         replace(F, "scaled_dot_product_attention", _attention(F.scaled_dot_product_attention))
         kinds = _foreach_utils._foreach_supported_types
         replace(_foreach_utils, "_foreach_supported_types", [*kinds, FakeTensor])

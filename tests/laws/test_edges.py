@@ -162,11 +162,14 @@ for dtype in (torch.bfloat16, torch.float16):
             torch.manual_seed(1)
             vectors = x_QD.detach().float().requires_grad_(), z_PD.detach().float().requires_grad_()
             found = evaluate_vectors(objective, *vectors, Truth.of_matrix(y_QP)).total
-        torch.testing.assert_close(found, value, rtol=1e-2, atol=1e-2)
-        found.backward()
+        wide = x_QD.detach().float().requires_grad_(), z_PD.detach().float().requires_grad_()
+        torch.manual_seed(1)
+        exact = objective(wide[0] @ wide[1].T, y_QP)  # of the same operands: only their scores are not rounded
+        torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-5)
+        found.backward(), exact.backward()
         assert found.dtype == vectors[0].grad.dtype == torch.float32
-        torch.testing.assert_close(vectors[0].grad, x_QD.grad.float(), rtol=5e-2, atol=5e-2)
-        torch.testing.assert_close(vectors[1].grad, z_PD.grad.float(), rtol=5e-2, atol=5e-2)
+        torch.testing.assert_close(vectors[0].grad, wide[0].grad, rtol=5e-2, atol=5e-2)
+        torch.testing.assert_close(vectors[1].grad, wide[1].grad, rtol=5e-2, atol=5e-2)
 print("ok")
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import xmclab
+from xmclab.api import Batch
 from xmclab.host.compose import build_objective
 from xmclab.host.registry import default_registry
 from xmclab.objectives import engine
@@ -26,6 +28,8 @@ WAYS = {
     "any": {"NEAR": -1.0},
     "bounded in blocks": {"NEAR": math.inf, **BLOCKS},
     "any in blocks": {"NEAR": -1.0, **BLOCKS},
+    "bounded on a GPU": {"NEAR": math.inf, "on_cpu": lambda x: False},
+    "any on a GPU": {"NEAR": -1.0, "on_cpu": lambda x: False, **BLOCKS},
 }
 
 
@@ -157,6 +161,17 @@ def test_one_score_matrix_is_made_and_of_a_large_one_blocks_only(monkeypatch, ex
     with Sizes() as blocks:
         evaluate_vectors(objective, q_QD, z_PD, truth, bound=bound).total.backward()
     assert [size for size in blocks.made if size > 700] == [60 * 23 + 1]
+
+
+def test_a_gpu_gets_the_largest_blocks_that_fit():
+    assert engine.block_sizes("cpu") == (1 << 24, 1 << 22)
+    assert engine.block_sizes("cuda") == (1 << 27, 1 << 27)
+    q_QD, z_PD = torch.empty(1024, 4, device="meta"), torch.empty(300_000, 4, device="meta")
+    none = np.zeros(0, dtype=np.int64)
+    positives = np.arange(2), np.arange(2), np.ones(2, dtype=np.float32)
+    truth = Truth.of_batch(Batch(np.arange(1024), np.arange(300_000), positives, (none, none)), "meta")
+    made = Engine(Vectors(q_QD, z_PD), truth, xmclab.objective("bce", "ova").directions)
+    assert [block.stop - block.start for block in made.blocks] == [131072, 131072, 37856]
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])

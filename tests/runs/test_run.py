@@ -127,6 +127,11 @@ def test_bfloat16_products_train_with_finite_numbers(tmp_path: Path) -> None:
     steps = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").open()]
     assert all(math.isfinite(record["loss"]) for record in steps if record["event"] == "step")
     assert json.loads(done.stdout)["metrics"]["de"]["P@1"] > 0
+    assert "steps on cpu" in done.stderr
+    assert "in bfloat16" in done.stderr
+    known = json.loads((tmp_path / "out" / "environment.json").read_text())["numerics"]
+    expected = {"device": "cpu", "precision": "bfloat16", "tf32": False, "deterministic": True, "encoder": {}}
+    assert known == expected
 
 
 def test_evaluation_every_n_epochs_is_logged(tmp_path: Path, small_config: Callable[..., Any]) -> None:

@@ -23,6 +23,7 @@ from xmclab.model.tables import RowOptimizer
 from xmclab.objectives.engine import Engine
 from xmclab.objectives.objective import Objective
 from xmclab.objectives.truth import Truth
+from xmclab.training.state import load_state, state_of
 from xmclab.training.streaming import StreamedRows, TableScores, all_labels, finite, streams
 from xmclab.training.trainer import Trainer
 
@@ -95,7 +96,7 @@ def streamed(
     late: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, dict[str, float]]:
     optimizer, losses, gradients = RowOptimizer([head.psi], decay=decay), [], []
-    rows, truth = StreamedRows(optimizer, at_once=not late), Truth.of_batch(batch, "cpu")
+    rows, truth = StreamedRows(optimizer, clips=late), Truth.of_batch(batch, "cpu")
     for _ in range(3):
         engine, scores = all_labels(head, replace(objective, share=0.7), q_QD, truth, weight_L, seed_for, BLOCK)
         rows.backward(engine, scores)
@@ -239,7 +240,7 @@ def test_no_tensor_of_a_step_grows_with_queries_times_labels() -> None:
             seen.table = head.psi.weight.untyped_storage().data_ptr()
             objective = xmclab.objective("ds+bce", "pal_n", symmetric=True)
             engine, scores = all_labels(head.train(), objective, torch.randn(64, DIM), truth, None, seed_for, 32)
-            StreamedRows(optimizer, at_once=True).backward(engine, scores)
+            StreamedRows(optimizer, clips=False).backward(engine, scores)
         return seen.cells
 
     assert largest(300) == largest(1500) == 64 * 32 + 1  # and the spare cell
@@ -323,3 +324,49 @@ def test_rows_in_bfloat16_learn(parts: list[str]) -> None:
     prepared = made.prepare(0, made.rows_N[:40])
     losses = [made.step(step, prepared)["loss"] for step in range(10)]
     assert losses[-1] < losses[0]
+
+
+CLIPPED = ["head.de=none", "loss.clf=bce", "reduction.clf=ova_n", "head.clf.table=sgd", "optim.decay=0"]
+
+
+def table_steps(made: Trainer, monkeypatch: pytest.MonkeyPatch) -> tuple[list[torch.Tensor], list[float], list[int]]:
+    """The change of the table in each of three steps, the norm before clipping, and passes over the scores."""
+    changes, norms, counts = [], [], []
+    weight, passes, once = made.model.head("clf").psi.weight, [], Engine.backward
+    with monkeypatch.context() as patch:
+        patch.setattr(Engine, "backward", lambda engine: (passes.append(1), once(engine))[1])
+        for step in range(3):
+            before, passes[:] = weight.detach().clone(), []
+            norms.append(made.step(step, made.prepare(step, made.rows_N[step * 40 : step * 40 + 40]))["gradient_norm"])
+            made.model.settle()
+            changes.append(weight.detach() - before)
+            counts.append(len(passes))
+    return changes, norms, counts
+
+
+def test_tables_are_clipped_by_the_norm_of_the_step_before_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first step, which has none before it, takes both passes."""
+    clip = 1e-3
+    exact = make_trainer(*CLIPPED, f"optim.clip={clip}")
+    ahead = make_trainer(*CLIPPED, f"optim.clip={clip}", "optim.clip_tables=previous")
+    expected, norms, passes = table_steps(exact, monkeypatch)
+    found, others, fewer = table_steps(ahead, monkeypatch)
+    assert (passes, fewer) == ([2, 2, 2], [2, 1, 1])
+    assert min(norms) > clip
+    assert torch.equal(found[0], expected[0])
+    assert others[:2] == pytest.approx(norms[:2])
+    assert others[0] != pytest.approx(others[1], rel=1e-3)
+    # Both are clipped in the second step: one by the first norm, the other by its own.
+    torch.testing.assert_close(found[1] * others[0], expected[1] * norms[1], rtol=1e-3, atol=1e-8)
+
+
+def test_a_resumed_run_clips_tables_by_the_same_factor(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = [*CLIPPED, "optim.clip=0.001", "optim.clip_tables=previous"]
+    first = make_trainer(*options)
+    table_steps(first, monkeypatch)
+    state = state_of(first)
+    assert 0 < state.numbers["clips_by"] < 1
+    second = make_trainer(*options)
+    load_state(second, state)
+    assert second.optimizers.clips_by == first.optimizers.clips_by
+    assert "clips_by" not in state_of(make_trainer(*CLIPPED)).numbers

@@ -19,6 +19,7 @@ from xmclab.data import open_data
 from xmclab.errors import DivergedError
 from xmclab.kernels import dispatch
 from xmclab.keys import Keys
+from xmclab.model.device import Precision
 from xmclab.model.heads.classifier import Classifier
 from xmclab.model.heads.dual_encoder import DualEncoder
 from xmclab.model.model import Model
@@ -196,7 +197,12 @@ class Bare(Trainer):
     """A trainer of a given model, without data or optimizers."""
 
     def __init__(self, model: Model, heads: Sequence[str] = ("de", "clf")) -> None:
-        self.model, self.streaming, self.part, self.autocast = model, set(), nullcontext, nullcontext
+        self.model, self.streaming, self.part, self.precision = (
+            model,
+            set(),
+            nullcontext,
+            Precision(torch.device("cpu")),
+        )
         objectives = {
             "de": replace(xmclab.objective("ds", temperature=0.2, symmetric=True), share=0.3),
             "clf": replace(xmclab.objective("ds+0.5*bce", temperature=0.5, symmetric=True), share=0.7),

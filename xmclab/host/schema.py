@@ -59,6 +59,11 @@ class OptimSettings:
     schedule: Literal["cosine", "linear", "constant"] = option("cosine", "learning-rate schedule after warm-up")
     warmup: float = option(0.1, "warm-up: a fraction of all steps if below 1, else a number of epochs", ge=0)
     clip: float = option(1.0, "maximum gradient norm; 0: no clipping", ge=0)
+    clip_tables: Literal["exact", "previous"] = option(
+        "exact",
+        "tables trained on all labels are clipped by the norm of the gradient, which takes a pass more, "
+        "or by that of the step before",
+    )
     no_decay: tuple[str, ...] = option((), "no decay of parameters with any of these in their names: LayerNorm.weight")
     table_schedule: Literal["same", "cosine", "linear", "constant"] = option(
         "same", "learning-rate schedule of the heads' tables; same: optim.schedule"
@@ -211,10 +216,13 @@ class Settings:
     )
     device: str = option("auto", "auto (cuda if available, else cpu), cpu, cuda, cuda:1, ...")
     precision: Literal["auto", "float32", "bfloat16"] = option(
-        "auto", "precision of matrix products; auto: bfloat16 on cuda, float32 on cpu"
+        "auto", "precision of matrix products; auto: bfloat16 on GPUs that have it (capability 8.0), else float32"
     )
+    tf32: bool = option(True, "on a GPU, multiply what stays in float32 by TF32, which rounds to 10 bits")
     compile: bool = option(False, "compile the encoder and the score passes with torch.compile")
-    deterministic: bool = option(True, "use torch's deterministic algorithms for reproducible numbers")
+    deterministic: bool | Literal["auto"] = option(
+        "auto", "use torch's deterministic algorithms for reproducible numbers; auto: on a CPU"
+    )
     profile: bool = option(False, "report where the time went at the end of the run")
     keep_model: bool = option(True, "save the trained weights in the run folder")
     freeze: tuple[Place, ...] = option(

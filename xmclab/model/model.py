@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from xmclab.api import Encoder, Head, Ragged, Side
 from xmclab.errors import ConfigError
-from xmclab.model.device import to_device
+from xmclab.model.device import FULL, Precision, to_device
 from xmclab.model.dropout import key_dropouts
 from xmclab.model.tables import RowTable
 
@@ -24,10 +25,16 @@ class Model(nn.Module):
     """An encoder and the heads on it, by name (`de`, `clf`).
 
     The encoder must be fitted; the heads are built here, and every nn.Dropout becomes a `KeyedDropout`.
+
+    Args:
+        precision: of encoding outside training.
     """
 
-    def __init__(self, encoder: Encoder, heads: Mapping[str, Head], num_labels: int) -> None:
+    def __init__(
+        self, encoder: Encoder, heads: Mapping[str, Head], num_labels: int, precision: Precision = FULL
+    ) -> None:
         super().__init__()
+        self.precision = precision
         self.encoder = encoder
         self.num_labels = num_labels
         for name, head in heads.items():
@@ -49,6 +56,11 @@ class Model(nn.Module):
     def device(self) -> torch.device:
         return next(self.parameters()).device
 
+    def encoder_report(self) -> dict[str, Any]:
+        """What the encoder reports, at the precision of the model."""
+        with self.precision.without_gradients():
+            return self.encoder.report()
+
     @property
     def reads_label_texts(self) -> bool:
         return any(self.head(name).labels_from == "text" for name in self.heads)
@@ -62,9 +74,8 @@ class Model(nn.Module):
         for table in self.tables():
             table.settle()
 
-    @torch.inference_mode()
     def encode(self, tokens: Ragged, side: Side, chunk: int) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-        """(rows, x_BD) of all texts, a chunk of similar lengths at a time; for use outside training."""
+        """(rows, x_BD) of all texts, a chunk of similar lengths at a time; for use in `precision.without_gradients`."""
         order = np.argsort(np.diff(tokens.offsets), kind="stable")
         for start in range(0, len(order), chunk):
             rows = order[start : start + chunk]
@@ -72,11 +83,12 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def encode_all(self, tokens: Ragged, side: Side, chunk: int, device: torch.device) -> Tensor:
-        """x_ND of all texts, with dropout off."""
+        """x_ND of all texts in float32, with dropout off."""
         self.eval()
         x_ND = torch.empty(len(tokens), self.encoder.width, device=device)
-        for rows, x_BD in self.encode(tokens, side, chunk):
-            x_ND[torch.from_numpy(rows).to(device)] = x_BD.to(device, torch.float32)
+        with self.precision.without_gradients():
+            for rows, x_BD in self.encode(tokens, side, chunk):
+                x_ND[torch.from_numpy(rows).to(device)] = x_BD.to(device, torch.float32)
         return x_ND
 
     @torch.no_grad()
@@ -102,17 +114,15 @@ class Model(nn.Module):
             for head in waiting:
                 head.start(x_ND, x_LD, targets_NL)
 
-    @torch.inference_mode()
     def query_vectors(self, tokens: Ragged, chunk: int, names: Sequence[str] | None = None) -> Vectors:
-        """q_ND of the named heads (default: all) as searched, with dropout off."""
+        """q_ND of the named heads (default: all) as searched, in float32, with dropout off."""
         names = names or self.head_names
         return self._vectors(self.encode(tokens, "query", chunk), len(tokens), "query", names)
 
-    @torch.inference_mode()
     def label_vectors(
         self, tokens: Ragged, chunk: int, names: Sequence[str] | None = None, new: bool = False
     ) -> Vectors:
-        """z_LD of the named heads (default: all) as searched, with dropout off.
+        """z_LD of the named heads (default: all) as searched, in float32, with dropout off.
 
         Args:
             tokens: of all training labels; with `new`, of labels that only heads that read texts know.
@@ -135,13 +145,14 @@ class Model(nn.Module):
     ) -> Vectors:
         self.eval()
         vectors = Vectors()
-        for rows, x_BD in chunks:
-            where = torch.from_numpy(rows).to(self.device)
-            found = [self._of_head(self.head(name), side, x_BD, where + first) for name in names]
-            if not vectors:
-                vectors = Vectors.empty(names, num, found)
-            for name, v_BD in zip(names, found, strict=True):
-                vectors[name][where] = v_BD
+        with self.precision.without_gradients():
+            for rows, x_BD in chunks:
+                where = torch.from_numpy(rows).to(self.device)
+                found = [self._of_head(self.head(name), side, x_BD, where + first) for name in names]
+                if not vectors:
+                    vectors = Vectors.empty(names, num, found)
+                for name, v_BD in zip(names, found, strict=True):
+                    vectors[name][where] = v_BD
         return vectors
 
     @staticmethod
@@ -171,9 +182,10 @@ class Vectors(dict[str, Tensor]):
 
     @classmethod
     def empty(cls, names: Sequence[str], num: int, like: Sequence[Tensor]) -> Vectors:
-        """For `num` texts, and heads whose vectors are like these."""
+        """For `num` texts, and heads whose vectors are like these, in at least float32."""
         widths = [v_BD.shape[1] for v_BD in like]
-        together = like[0].new_empty(num, sum(widths))
+        dtype = torch.promote_types(like[0].dtype, torch.float32)
+        together = like[0].new_empty(num, sum(widths), dtype=dtype)
         vectors = cls(zip(names, together.split(widths, dim=1), strict=True))
         vectors.together = together
         return vectors

@@ -26,22 +26,24 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import softplus as softplus_of
 from torch.nn.functional import threshold
 
-from xmclab.api import BinaryLoss, Loss, MultiClassLoss, Pairs
+from xmclab.api import BinaryLoss, MultiClassLoss, Pairs
 from xmclab.errors import PluginError, Problem
 from xmclab.kernels.dispatch import accelerated_by, large_matrix
+from xmclab.objectives.autograd import pairs_by_autograd
+from xmclab.objectives.products import add_product_, inner_products, multiply
 from xmclab.objectives.scores import Evaluation, Scores, without_autocast
-from xmclab.objectives.truth import Anchors, Truth, check_labels
+from xmclab.objectives.truth import Truth, check_labels, divisor
 
 if TYPE_CHECKING:
-    from xmclab.objectives.objective import Direction, Objective, Term
+    from xmclab.objectives.objective import Direction, Objective
 
-CELLS_KEPT = 1 << 24  # a matrix up to this size is one block (64 MiB of float32)
-CELLS_OF_BLOCK = 1 << 22  # size of the blocks of a larger one
-LABELS_AT_ONCE = 1536  # labels per matrix product
+CELLS_KEPT = 1 << 24  # on a CPU, a matrix up to this size is one block (64 MiB of float32)
+CELLS_OF_BLOCK = 1 << 22  # and this is the size of the blocks of a larger one
+LABELS_AT_ONCE = 1536  # labels per matrix product of a CPU
+CELLS_OF_LAUNCH = 1 << 27  # elsewhere it is both, as every block costs launches
 NEAR = 60.0  # exp(+-60) and sums of 1e10 of them are normal float32 numbers
 WIDEST = 80.0  # and so is this exponential
 CELLS_OF_SLICE = 1 << 20  # to fit the cache of a CPU
-CELLS_OF_LAUNCH = 1 << 22  # elsewhere, where every slice costs launches
 
 Anchored = tuple[Tensor, Tensor]  # (log-sum-exp, slope) of each row, or of each column
 Exchange = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (n_GQ of own labels, s_E, 0 if not own) to those of all
@@ -54,8 +56,8 @@ def log_sums(s_QB: Tensor, near: bool, by_column: bool) -> tuple[Tensor, Tensor 
     for _, s_RB in slices(s_QB):
         if near:
             e_RB = s_RB.exp()
-            rows.append(e_RB @ e_RB.new_ones(e_RB.shape[1]))  # a product with ones is the fastest sum
-            columns += [e_RB.new_ones(len(e_RB)) @ e_RB] if by_column else []
+            rows.append(_sum(e_RB, dim=1))
+            columns += [_sum(e_RB, dim=0)] if by_column else []
         else:
             rows.append(_log_sum_exp(s_RB, dim=1))
             columns += [_log_sum_exp(s_RB, dim=0)] if by_column else []
@@ -97,23 +99,38 @@ def weigh_(
     return torch.stack(values).sum() if values else s_QB.new_zeros(())
 
 
+def on_cpu(x: Tensor) -> bool:
+    """Whether passes take the shapes of a CPU and its caches, instead of few and large ones."""
+    return x.device.type == "cpu"
+
+
 def slices(s_QB: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Rows in pieces, with the place of each; compiled code needs none."""
-    cells = CELLS_OF_SLICE if s_QB.device.type == "cpu" else CELLS_OF_LAUNCH
+    cells = CELLS_OF_SLICE if on_cpu(s_QB) else CELLS_OF_LAUNCH
     size = len(s_QB) if torch.compiler.is_compiling() else max(1, cells // max(s_QB.shape[1], 1))
     for start in range(0, len(s_QB), size):
         yield slice(start, start + size), s_QB[start : start + size]
 
 
 def _log_sum_exp(s_RB: Tensor, dim: int) -> Tensor:
-    """torch.logsumexp with the sum as a product with ones, which is faster in both directions."""
-    top, ones = _finite(s_RB.amax(dim=dim, keepdim=True)), s_RB.new_ones(s_RB.shape[dim])
-    e_RB = _exp(s_RB - top)
-    return top.squeeze(dim) + (e_RB @ ones if dim == 1 else ones @ e_RB).log()
+    if not on_cpu(s_RB):
+        return s_RB.logsumexp(dim)
+    top = _finite(s_RB.amax(dim=dim, keepdim=True))
+    return top.squeeze(dim) + _sum(_exp(s_RB - top), dim).log()
+
+
+def _sum(x_RB: Tensor, dim: int) -> Tensor:
+    """On a CPU a product with ones is the fastest sum in both directions."""
+    if not on_cpu(x_RB):
+        return x_RB.sum(dim)
+    ones = x_RB.new_ones(x_RB.shape[dim])
+    return x_RB @ ones if dim == 1 else ones @ x_RB
 
 
 def _exp(x: Tensor) -> Tensor:
     """exp in place, with 0 for the smallest results: a CPU is slow at these, and at infinities."""
+    if not on_cpu(x):
+        return x.exp_()
     tiny = torch.finfo(x.dtype).tiny
     return threshold(x.clamp_(min=math.log(1.1 * tiny)).exp_(), 1.2 * tiny, 0.0, inplace=True)
 
@@ -121,6 +138,11 @@ def _exp(x: Tensor) -> Tensor:
 def _finite(log_sum_A: Tensor) -> Tensor:
     """Raises that of an anchor without candidates from -inf, as -inf - -inf would be NaN."""
     return log_sum_A.clamp(min=torch.finfo(log_sum_A.dtype).min)
+
+
+def block_sizes(device: str) -> tuple[int, int]:
+    """Cells of the largest matrix that is one block, and of the blocks of a larger one."""
+    return (CELLS_KEPT, CELLS_OF_BLOCK) if device == "cpu" else (CELLS_OF_LAUNCH, CELLS_OF_LAUNCH)
 
 
 class _Group:
@@ -159,7 +181,8 @@ class Engine:
         """`share`: factor of the gradient, not of the values. `exchange`: between processes; None: there is one."""
         self.scores, self.truth, self.directions, self.exchange = scores, truth, directions, exchange
         queries, labels = truth.shape[0], scores.labels
-        size = scores.block or (len(labels) if queries * len(labels) <= CELLS_KEPT else CELLS_OF_BLOCK // queries)
+        kept, cells = block_sizes(scores.like.device.type)
+        size = scores.block or (len(labels) if queries * len(labels) <= kept else cells // queries)
         edges = range(labels.start, labels.stop, max(size, 1))
         self.blocks = [slice(start, min(start + edges.step, labels.stop)) for start in edges]
         self.whole = len(labels) == truth.shape[1] and len(self.blocks) == 1
@@ -189,7 +212,7 @@ class Engine:
             for d, anchors in zip(self.directions, sides, strict=True)
         ]
         for direction, anchors, w_AM, cell in zip(self.directions, sides, weights, self.cell_weight, strict=True):
-            target_E = self._targets(direction.term, anchors)
+            target_E = truth.targets(direction.term, anchors, like.dtype)
             if w_AM is None:
                 weight_E = torch.full_like(target_E, cell)
             else:
@@ -201,18 +224,6 @@ class Engine:
             columns_E = truth.row_E if direction.anchors == "l2q" else truth.column_E
             pairs.append(Pairs(anchors.row_E, columns_E, target_E, weight_E))
         return pairs
-
-    def _targets(self, term: Term, anchors: Anchors) -> Tensor:
-        """The targets of the pairs, as the loss expects them."""
-        target_E = self.truth.target_E.to(self.s_E.dtype)
-        if term.changes_targets:
-            target_AM = term.reduction.targets(anchors.target_AM.to(self.s_E.dtype))
-            target_E = target_AM.reshape(-1).index_select(0, anchors.place_E)
-        if term.loss.targets == "inverse_propensity":
-            if self.truth.inverse_propensity_E is None:
-                raise ValueError(f"loss {term.name!r} needs label propensities: pass inverse_propensity_P")
-            target_E = target_E * self.truth.inverse_propensity_E.to(target_E.dtype)
-        return target_E
 
     @property
     def evaluation(self) -> Evaluation:
@@ -338,20 +349,6 @@ class Engine:
             self.found[number].append(self.cell_weight[number] * of_cells)
 
 
-def divisor(term: Term, w_AM: Tensor) -> Tensor:
-    """What the weighted sum is divided by; without a `normaliser`, the number of anchors with a positive weight."""
-    return term.reduction.normaliser(w_AM) if term.has_normaliser else (w_AM > 0).any(dim=1).sum().clamp(min=1)
-
-
-def pairs_by_autograd(loss: Loss, s_E: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """The weighted sum of a binary loss over its pairs, and its gradient."""
-    with torch.enable_grad():
-        s_E = s_E.detach().requires_grad_()
-        value = (pairs.weight_E * loss.terms(s_E, pairs.target_E)).sum()
-        (slope_E,) = torch.autograd.grad(value, s_E)
-    return value.detach(), slope_E
-
-
 class Vectors(Scores):
     """Scores q z'; the gradient goes directly to the vectors: dq = G z, dz = G' q."""
 
@@ -359,18 +356,18 @@ class Vectors(Scores):
         self.q_QD, self.z_PD, self.bound = q_QD, z_PD, bound
         self.labels = range(len(z_PD))
         self.inputs = (q_QD, z_PD)
-        dtype = reduced_in(q_QD.dtype)
+        dtype = torch.promote_types(q_QD.dtype, torch.float32)
         self.like = q_QD.new_empty(0, dtype=dtype)
         self.dq_QD, self.dz_PD = torch.zeros_like(q_QD, dtype=dtype), torch.empty_like(z_PD, dtype=dtype)
 
     def write(self, block: slice, scale: float, out_QB: Tensor) -> None:
-        # In pieces, because a product keeps a reordered copy of its labels.
+        if out_QB.dtype != self.q_QD.dtype or not on_cpu(out_QB):
+            multiply(self.q_QD, self.z_PD[block].T, out_QB, scale)
+            return
+        # In pieces, because a product of a CPU keeps a reordered copy of its labels.
         pieces = zip(self.z_PD[block].split(LABELS_AT_ONCE), out_QB.split(LABELS_AT_ONCE, dim=1), strict=True)
         for z_CD, out_QC in pieces:
-            if out_QB.dtype == self.q_QD.dtype:
-                torch.addmm(out_QC, self.q_QD, z_CD.T, beta=0, alpha=scale, out=out_QC)
-            else:
-                torch.mul(self.q_QD @ z_CD.T, scale, out=out_QC)
+            torch.addmm(out_QC, self.q_QD, z_CD.T, beta=0, alpha=scale, out=out_QC)
 
     def backward(self, block: slice, g_QB: Tensor) -> None:
         if g_QB.dtype == self.q_QD.dtype:
@@ -378,8 +375,8 @@ class Vectors(Scores):
             torch.mm(g_QB.T, self.q_QD, out=self.dz_PD[block])
         else:
             g_QB = g_QB.to(self.q_QD.dtype)
-            self.dq_QD += g_QB @ self.z_PD[block]
-            self.dz_PD[block] = g_QB.T @ self.q_QD
+            add_product_(self.dq_QD, g_QB, self.z_PD[block])
+            multiply(g_QB.T, self.q_QD, self.dz_PD[block])
         self.gradients = self.dq_QD.to(self.q_QD.dtype), self.dz_PD.to(self.q_QD.dtype)
 
 
@@ -393,14 +390,16 @@ def evaluate_vectors(
 ) -> Evaluation:
     """`objective.evaluate` for the scores `q_QD @ z_PD.T`, in the memory of one score matrix, or of a block of it.
 
-    Matrix products use the dtype of autocast.
+    Operands of matrix products are of the dtype of autocast, scores and losses in at least float32.
     """
     closed = objective.has_closed_form if label_weight_P is None else objective.has_weighted_closed_form
     if not closed or not len(q_QD) or not len(z_PD):
-        return objective.evaluate(q_QD @ z_PD.T, truth, label_weight_P, bound)
+        return objective.evaluate(inner_products(q_QD, z_PD), truth, label_weight_P, bound)
     if label_weight_P is not None:
         check_labels("label weights", label_weight_P, truth.shape)
-    low = (q_QD[:1].detach() @ z_PD[:1].detach().T).dtype  # the dtype of autocast, if it is on
+    low, device = torch.promote_types(q_QD.dtype, z_PD.dtype), q_QD.device.type
+    if low != torch.float64 and device != "meta" and torch.is_autocast_enabled(device):
+        low = torch.get_autocast_dtype(device)
     scores = Vectors(q_QD.to(low), z_PD.to(low), bound)
     return in_closed_form(scores, truth, objective.directions, label_weight_P)
 
@@ -440,8 +439,3 @@ class _Run(torch.autograd.Function):
         # A loss is usually the root: asking a CPU costs less than a pass over the matrix.
         alone = upstream[0].device.type == "cpu" and upstream[0].item() == 1
         return None, None, None, None, *(x if alone else x * upstream[0] for x in ctx.saved_tensors)
-
-
-def reduced_in(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of losses and sums for scores of this dtype."""
-    return torch.float64 if dtype == torch.float64 else torch.float32

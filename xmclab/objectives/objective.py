@@ -12,7 +12,8 @@ from torch import Tensor
 
 from xmclab.api import Loss, Reduction
 from xmclab.objectives.autograd import value_by_autograd
-from xmclab.objectives.engine import in_closed_form, reduced_in
+from xmclab.objectives.engine import in_closed_form
+from xmclab.objectives.products import summed_in
 from xmclab.objectives.scores import Evaluation, Matrix
 from xmclab.objectives.truth import Truth, check_labels
 
@@ -174,7 +175,7 @@ class Objective:
         """
         _check_scores(scores_QP)
         check_labels("label weights", label_weight_P, scores_QP.shape)
-        s_QP = scores_QP.to(reduced_in(scores_QP.dtype))
+        s_QP = scores_QP.to(summed_in(scores_QP.dtype))
         if not s_QP.numel():
             return Evaluation(s_QP.sum(), {})
         weighted, total = label_weight_P is not None, s_QP.new_zeros(())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from xmclab.api import Batch, Reduction
+
+if TYPE_CHECKING:
+    from xmclab.objectives.objective import Term
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,18 @@ class Truth:
         y_QP = torch.zeros(self.shape, dtype=dtype, device=self.row_E.device)
         return y_QP.index_put_((self.row_E, self.column_E), self.target_E.to(dtype))
 
+    def targets(self, term: Term, anchors: Anchors, dtype: torch.dtype) -> Tensor:
+        """The targets of the pairs, as the loss of the term expects them."""
+        target_E = self.target_E.to(dtype)
+        if term.changes_targets:
+            target_AM = term.reduction.targets(anchors.target_AM.to(dtype))
+            target_E = target_AM.reshape(-1).index_select(0, anchors.place_E)
+        if term.loss.targets == "inverse_propensity":
+            if self.inverse_propensity_E is None:
+                raise ValueError(f"loss {term.name!r} needs label propensities: pass inverse_propensity_P")
+            target_E = target_E * self.inverse_propensity_E.to(dtype)
+        return target_E
+
     def weigh(self, reduction: Reduction, y_QP: Tensor, at_E: Tensor) -> Tensor:
         """The weights of a matrix of targets, with pair e in cell `at_E[e]`; some reductions see drawn pairs only."""
         if reduction.among == "drawn" and self.drawn_E is not None:
@@ -137,6 +152,11 @@ class Truth:
         """Overwrite the scores of ignored pairs."""
         at = self.ignored_row_I, self.ignored_column_I
         return s_QP.index_put_(at, s_QP.new_full((), value)) if len(self.ignored_row_I) else s_QP
+
+
+def divisor(term: Term, w_AM: Tensor) -> Tensor:
+    """What the weighted sum is divided by; without a `normaliser`, the number of anchors with a positive weight."""
+    return term.reduction.normaliser(w_AM) if term.has_normaliser else (w_AM > 0).any(dim=1).sum().clamp(min=1)
 
 
 def nonzero(x_QP: Tensor) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,7 @@ from xmclab.data.tokens import OFF, Tokeniser
 from xmclab.data.validation import Opened, open_with_validation
 from xmclab.errors import DivergedError
 from xmclab.host.config import Config
-from xmclab.model.device import deterministic, pick_device
+from xmclab.model.device import numerics, pick_device
 from xmclab.runs import presets, rehearsal, sizes, store
 from xmclab.runs.rehearsal import Measured, Peaks
 from xmclab.runs.run import failures
@@ -150,7 +150,8 @@ def plan(config: Config, console: Console | None = None, folder: Path | None = N
     room = {"host": usage.free(), "device": sizes.device_free(device), "disk": sizes.disk_free(folder)}
     if room["host"] is not None:
         room["host"] += usage.resident()  # what this process holds, a run would hold as well
-    with failures(settings.compile), _nothing_kept(), deterministic(settings.deterministic):
+    exact = numerics(device, settings.deterministic, settings.tf32)
+    with failures(settings.compile), _nothing_kept(), exact:
         peaks, started = Peaks(device), time.perf_counter()
         with peaks.of("start"):
             config = with_reader(config)

@@ -15,7 +15,7 @@ from xmclab.data.tokens import Tokeniser
 from xmclab.data.validation import open_with_validation
 from xmclab.errors import DivergedError, Problem, StorageError
 from xmclab.host.config import Config
-from xmclab.model.device import deterministic
+from xmclab.model.device import numerics, pick_device
 from xmclab.runs import store
 from xmclab.runs.resume import earlier_run
 from xmclab.training.diagnosis import diagnose
@@ -49,7 +49,8 @@ def replay(folder: Path, config: Config, console: Console | None = None) -> Repl
     if found is None:
         hint = "a step that is not finite leaves one, unless checkpoint.every=0"
         raise StorageError(Problem(str(folder), "the run has no checkpoint", hint))
-    with deterministic(config.settings.deterministic):
+    settings = config.settings
+    with numerics(pick_device(settings.device), settings.deterministic, settings.tf32):
         tokeniser = Tokeniser(config.settings.data, console)
         trainer = Trainer(config, opened.training, tokeniser, assets=folder / store.ENCODER)
         found.restore(trainer, None)

@@ -24,7 +24,7 @@ from xmclab.data.validation import Opened, open_with_validation
 from xmclab.errors import ConfigError, DivergedError, MemoryLimitError, Problem, Stopped
 from xmclab.evaluation.report import print_table
 from xmclab.host.config import Config
-from xmclab.model.device import describe, deterministic, pick_device
+from xmclab.model.device import describe, numerics, pick_device
 from xmclab.runs import presets, store
 from xmclab.runs.advice import advice, advice_on_validation, closing_advice, warnings
 from xmclab.runs.best import BestEpoch, check_choice, patience_of
@@ -109,7 +109,7 @@ def _in_folder(job: _Job, accepted: Callable[[], None] = lambda: None) -> RunRes
     if job.opened.validation:
         check_choice(config, job.opened.whole.num_labels)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(deterministic(settings.deterministic))
+        stack.enter_context(numerics(pick_device(settings.device), settings.deterministic, settings.tf32))
         stack.enter_context(failures(settings.compile))
         if (folder / store.MANIFEST).is_file():
             config, found = earlier_run(folder, config, job.opened, job.strict)
@@ -286,7 +286,7 @@ class _Job:
         if data.original is not None:
             chosen = self.config.choice(TRANSFORM)
             note(console, f"transform={chosen}: {len(data.train)} training queries, made from {len(data.original)}")
-        device = describe(trainer.device, settings.device)
+        device = describe(trainer.device, settings.device) + (" in bfloat16" if trainer.precision.half else "")
         note(console, f"{data.name}: {queries}, {data.num_labels} labels, {trainer.steps} steps on {device}")
         if text := presets.suggestion(self.config, data):
             note(console, text)

@@ -21,7 +21,7 @@ from xmclab.host.schema import rhythm
 from xmclab.model.device import pick_device
 from xmclab.model.model import Model, named
 from xmclab.model.tables import RowTable
-from xmclab.objectives.engine import CELLS_KEPT, CELLS_OF_BLOCK
+from xmclab.objectives.engine import block_sizes
 from xmclab.plan.indexes.auto import LISTS_FROM
 from xmclab.plan.miners.ann import RESULTS_AT_ONCE
 from xmclab.system import usage
@@ -265,7 +265,8 @@ def score_bytes(trainer: Trainer) -> int:
     pool = labels if trainer.all_labels else min(queries * (settings.pool.beta + settings.pool.eta), cap, labels)
     cells = queries * pool
     closed = trainer.streaming or all(objective.has_closed_form for objective in trainer.objectives.values())
-    return FLOAT * (cells if cells <= CELLS_KEPT or not closed else max(CELLS_OF_BLOCK, queries))
+    kept, block = block_sizes(trainer.device.type)
+    return FLOAT * (cells if cells <= kept or not closed else max(block, queries))
 
 
 def data_bytes(trainer: Trainer) -> int:

@@ -2,7 +2,7 @@
 
 manifest.json     format, and the size and sha256 of the files that are read again; checked before they are
 config.yaml       the resolved config; `recipe=RUN/config.yaml` runs it again
-environment.json  versions, seed, data fingerprint, device
+environment.json  versions, seed, data fingerprint, device, precision
 metrics.jsonl     a line per step and evaluation (the `jsonl` tracker)
 indexes.json      which index `auto` chose, for mining and for each search of the evaluation
 result.json       the document that `xmclab run --json` prints
@@ -49,6 +49,7 @@ from xmclab.host.config import Config
 from xmclab.host.recipes import MADE_WITH, MADE_WITH_CLASSES
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
+from xmclab.model.device import is_deterministic
 from xmclab.model.model import Model
 from xmclab.system.files import new_file, sha256_of, storage_errors
 from xmclab.system.limits import BeyondLimit, check
@@ -61,6 +62,7 @@ logger = logging.getLogger(__name__)
 
 MANIFEST, FORMAT, CHANGED = "manifest.json", 1, "restore the file, or train the run again"
 RECORDS, ENVIRONMENT = "metrics.jsonl", "environment.json"
+NUMERICS = "numerics"  # in the environment, and in the manifest of an export
 CONFIG, WEIGHTS, RESULT, ENCODER = "config.yaml", "model.safetensors", "result.json", "encoder"
 LABELS, POINTS, INDEXES, SEARCH = "labels.jsonl", "points.npz", "indexes.json", "search"
 FAILURE, STAGES, DATA = "failure", "stages", "data"
@@ -141,12 +143,9 @@ def verify_run(folder: Path) -> None:
         verify(folder, name, files, MANIFEST, CHANGED)
 
 
-def environment(config: Config, data: Dataset, device: torch.device, left_out: float = 0.0) -> dict[str, Any]:
-    """Everything needed to reproduce the run.
-
-    Args:
-        left_out: rate of the attention dropout that fused attention cannot have.
-    """
+def environment(config: Config, data: Dataset, model: Model) -> dict[str, Any]:
+    """Everything needed to reproduce the run."""
+    device, settings = model.device, config.settings
     packages = ("torch", "numpy", "scipy", "transformers", "faiss-cpu", "faiss-gpu")
     versions = {}
     for package in packages:
@@ -161,10 +160,22 @@ def environment(config: Config, data: Dataset, device: torch.device, left_out: f
         "platform": platform.platform(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(),
-        "seed": config.settings.seed,
-        "dropout_left_out": left_out,
+        "seed": settings.seed,
+        NUMERICS: {
+            **model.precision.report(),
+            "deterministic": is_deterministic(device, settings.deterministic),
+            "encoder": model.encoder_report(),
+        },
         "data": {"name": data.name, "sha256": data.fingerprint},
     }
+
+
+def numerics_of(folder: Path) -> dict[str, Any]:
+    """What a run said of its precision, see `Precision.report`; empty for older runs."""
+    if not (folder / ENVIRONMENT).is_file():
+        return {}
+    with damage_reported(folder / ENVIRONMENT):
+        return dict(read_json(folder / ENVIRONMENT).get(NUMERICS, {}))
 
 
 @contextlib.contextmanager
@@ -241,9 +252,7 @@ def save_start(folder: Path, config: Config, data: Dataset, model: Model) -> Non
         (folder / ENCODER).mkdir(exist_ok=True)
         model.encoder.save_assets(folder / ENCODER)
     save_labels(folder, Labels(data.label_names, data.label_texts))
-    write_json(
-        folder / ENVIRONMENT, environment(config, data, model.device, getattr(model.encoder, "left_out_dropout", 0.0))
-    )
+    write_json(folder / ENVIRONMENT, environment(config, data, model))
     save_config(folder, config)
     seal(folder, config.recipe)
 

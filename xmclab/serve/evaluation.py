@@ -15,7 +15,7 @@ from xmclab.host.config import Config
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import unsettle
 from xmclab.host.schema import AUTO
-from xmclab.model.device import deterministic
+from xmclab.model.device import numerics
 from xmclab.runs.measure import Scores
 from xmclab.runs.store import Labels
 from xmclab.serve.open import open_predictor
@@ -57,7 +57,7 @@ def evaluate_folder(
             raise ConfigError(Problem(f"--data {data.name}", reason))
         note(f"the labels of {data.name} differ from those of {folder}: only `de`, which reads texts, can rank them")
         predictor = predictor.for_labels(Labels(data.label_names, data.label_texts))
-    with deterministic(settings.deterministic):
+    with numerics(predictor.model.device, settings.deterministic, settings.tf32):
         rankings = predictor.rank_all(data.test.texts, settings.evaluate.depth, filter_NL=data.test.filter_NL)
     evaluator = Evaluator.of_data(data, settings.evaluate)
     metrics = {name: evaluator.metrics(ranking) for name, ranking in rankings.items()}

@@ -33,6 +33,7 @@ from xmclab.host.config import Config
 from xmclab.host.options import make_part
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
+from xmclab.model.device import precision_of_run
 from xmclab.model.model import Model
 from xmclab.plan.indexes.checks import refuse_non_finite
 from xmclab.runs import store
@@ -49,7 +50,14 @@ log = logging.getLogger("xmclab.serve")
 
 MANIFEST, WEIGHTS, FORMAT, AGAIN = store.EXPORT, store.EXPORT_WEIGHTS, store.EXPORT_FORMAT, store.EXPORT_AGAIN
 VECTORS, INDEX = "vectors", "index.faiss"
-FIELDS = {"labels": int, "heads": list, "sentence_transformer": str | None, "index": dict | None, "files": dict}
+FIELDS = {
+    "labels": int,
+    "heads": list,
+    "sentence_transformer": str | None,
+    "index": dict | None,
+    "files": dict,
+    store.NUMERICS: dict,
+}
 TRANSFORMER = "encoder.network."  # prefix of the weights that a transformer in the folder itself has already
 TEXTS = "de"  # the head that knows added labels
 
@@ -103,6 +111,7 @@ def write_export(
             "sentence_transformer": None if missing else search,
             "index": _write_index(predictor, search, folder / INDEX, index_type),
             "trained": trained,
+            store.NUMERICS: store.numerics_of(run),
         }
         trusted = not missing and needs_xmclab(model, heads, [name for name in heads if name in biased])
         write_card(folder, to.resolve().name, run, manifest, predictor.labels, needs_xmclab=trusted)
@@ -204,7 +213,7 @@ def load_export(folder: Path, registry: Registry, device: torch.device, override
         unknown = model.load_state_dict(load_file(folder / WEIGHTS), strict=False).unexpected_keys
         if unknown:
             raise ValueError(f"{WEIGHTS} has weights unknown to the model: {', '.join(unknown[:3])}")
-    model.to(device)
+    model.to(device).precision = precision_of_run(device, manifest[store.NUMERICS])
     stored = _Stored(folder, manifest, registry, device)
     predictor = Predictor(
         config, model, stored.trained, stored.trained_vectors, stored.read_index, load_search=stored.load_search
@@ -294,7 +303,7 @@ def _query_width(predictor: Predictor, head: str) -> int:
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     """index.json, with all its fields."""
-    manifest = read_manifest(folder / MANIFEST, FORMAT, AGAIN)
+    manifest = {store.NUMERICS: {}, **read_manifest(folder / MANIFEST, FORMAT, AGAIN)}  # older ones have none
     for field, kinds in FIELDS.items():
         if not isinstance(manifest.get(field, ...), kinds):
             raise _damaged(folder, f"{field!r} is missing or invalid")

@@ -14,9 +14,19 @@ from xmclab.errors import Problem, StorageError, XmclabError
 from xmclab.host.config import Config
 from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
-from xmclab.model.device import pick_device
+from xmclab.model.device import pick_device, precision_of_run
 from xmclab.runs.start import WITHOUT_TRAINING
-from xmclab.runs.store import CONFIG, LABELS, RESULT, SEARCH, load_indexes, load_labels, load_model, load_search
+from xmclab.runs.store import (
+    CONFIG,
+    LABELS,
+    RESULT,
+    SEARCH,
+    load_indexes,
+    load_labels,
+    load_model,
+    load_search,
+    numerics_of,
+)
 from xmclab.serve.export import AGAIN, MANIFEST, VECTORS, load_export
 from xmclab.serve.predictor import Predictor
 
@@ -59,7 +69,7 @@ def open_predictor(
     if len(labels) != model.num_labels:
         counts = f"{len(labels)} labels, but the model has {model.num_labels}"
         raise StorageError(Problem(str(folder / LABELS), f"damaged: {counts}"))
-    model.to(place)
+    model.to(place).precision = precision_of_run(place, numerics_of(folder))
     chunk = config.settings.encode.search_chunk
 
     def label_vectors(head: str) -> Tensor:

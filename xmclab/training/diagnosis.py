@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from torch import Tensor
 from xmclab.api import Head, Ragged
 from xmclab.errors import DivergedError, MemoryLimitError, Problem
 from xmclab.host.config import Config
+from xmclab.model.device import name_of
 from xmclab.model.dropout import keyed
 from xmclab.objectives.engine import evaluate_vectors
 from xmclab.objectives.objective import Objective
@@ -96,7 +96,7 @@ class _HeadStep:
         self.head: Head = trainer.model.head(self.name)
         self.streams = self.name in trainer.streaming
         torch.manual_seed(prepared.seed + self.number)
-        with torch.no_grad(), trainer.autocast():
+        with torch.no_grad(), trainer.precision.autocast():
             with keyed(prepared.key_Q):
                 self.q_QD = self.head.queries(self.x_QD)
             with keyed(prepared.key_P):
@@ -149,7 +149,7 @@ class _HeadStep:
         assert self.z_PD is not None
         q_QD, z_PD = (x.detach().clone().requires_grad_() for x in (self.q_QD, self.z_PD))
         weight_P, truth = self.prepared.label_weight_P, self.prepared.truth
-        with self.trainer.autocast():
+        with self.trainer.precision.autocast():
             found = evaluate_vectors(objective, q_QD, z_PD, truth, weight_P, self.head.score_bound)
         found.total.backward()
         return dict(found.values), [x.grad for x in (q_QD, z_PD) if x.grad is not None]
@@ -157,7 +157,8 @@ class _HeadStep:
     def _streamed(self, objective: Objective) -> tuple[dict[str, Tensor], list[Tensor]]:
         seed_for = partial(self.trainer.keys.seed_for, f"rows {self.name}", self.step)
         weight_L, truth = self.prepared.label_weight_P, self.prepared.truth
-        engine, scores = all_labels(self.head, objective, self.q_QD.detach(), truth, weight_L, seed_for)
+        known = objective, self.q_QD.detach(), truth, weight_L
+        engine, scores = all_labels(self.head, *known, seed_for, low=self.trainer.precision.low)
         engine.backward()
         return dict(engine.evaluation.values), [scores.dq_QD, scores.square]
 
@@ -186,7 +187,7 @@ def exhausted(trainer: Trainer, step: int, prepared: Prepared, chunk: int, reaso
     batch = prepared.batch
     total = _count(trainer.query_tokens, batch.rows_Q)
     total += _count(trainer.label_tokens, batch.labels_P) if prepared.labels else 0
-    precision = "float32" if trainer.autocast is contextlib.nullcontext else "bfloat16"
+    precision = name_of(trainer.precision.dtype)
     sizes = f"{len(batch.rows_Q):,} queries, {len(batch.labels_P):,} labels in the pool, {total:,} tokens"
     where = f"out of memory in step {step}"
     return MemoryLimitError(Problem(where, f"{reason}; {sizes}, chunk {chunk:,}, {precision}", what_to_lower(["run"])))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from xmclab.api import Encoder, Side
+from xmclab.model.device import Precision
 from xmclab.model.dropout import keyed
 from xmclab.training.batches import Chunk
-
-Autocast = Callable[[], contextlib.AbstractContextManager[object]]
 
 
 class Encoding:
@@ -33,13 +29,15 @@ class ChunkedEncoding(Encoding):
     """
 
     def __init__(
-        self, encoder: Encoder, chunks: list[Chunk], side: Side, autocast: Autocast, keep_last: bool = True
+        self, encoder: Encoder, chunks: list[Chunk], side: Side, precision: Precision, keep_last: bool = True
     ) -> None:
-        self.encoder, self.chunks, self.side, self.autocast = encoder, chunks, side, autocast
+        self.encoder, self.chunks, self.side, self.precision = encoder, chunks, side, precision
         *others, last = chunks
         with torch.no_grad():
             outputs = [self._encode(chunk) for chunk in others]
         keep = keep_last or not others
+        if keep and self.precision.half:
+            torch.clear_autocast_cache()  # older versions of torch keep casts of weights without their gradient
         with torch.set_grad_enabled(keep):
             outputs.append(self._encode(last))
         self._kept = outputs[-1] if keep else None
@@ -49,7 +47,7 @@ class ChunkedEncoding(Encoding):
 
     def _encode(self, chunk: Chunk) -> Tensor:
         torch.manual_seed(chunk.seed)
-        with self.autocast(), keyed(chunk.key_B):
+        with self.precision.autocast(), keyed(chunk.key_B):
             x_BD: Tensor = self.encoder(chunk.tokens, self.side)
         return x_BD
 

@@ -26,6 +26,7 @@ class HostState(NamedTuple):
     updates: int
     steps: list[int]  # of each table
     scales: list[tuple[float, float]]  # of each table, with what was folded into its weight before
+    previous: Tensor | None = None  # factor by which streamed tables are clipped, see `StreamedRows`
 
 
 def schedule_factor(schedule: str, warmup: float, steps: int, steps_per_epoch: int) -> Factor:
@@ -76,7 +77,7 @@ class Optimizers:
             for group in optimizer.param_groups:
                 if self._spared(group["params"][0]):
                     group["decay"] = 0.0
-            self.rows = StreamedRows(optimizer, at_once=not settings.clip)
+            self.rows = StreamedRows(optimizer, settings.clip > 0, settings.clip_tables == "previous")
             self._all.append(optimizer)
             own = settings.schedule if settings.table_schedule == "same" else settings.table_schedule
             warmup = settings.warmup if settings.table_warmup is None else settings.table_warmup
@@ -120,6 +121,7 @@ class Optimizers:
         if self.rows and self.rows.steps:
             with part("table update"):
                 self.rows.finish(self._factor)
+                self.rows.previous = self._factor
         for optimizer, schedule in zip(self._all, self._schedules, strict=True):
             with part("table update" if isinstance(optimizer, RowOptimizer) else "optimizer"):
                 optimizer.step()
@@ -140,7 +142,8 @@ class Optimizers:
     def host_state(self) -> HostState:
         """To return to by `rewind`."""
         steps = [state.get("step", 0) for state in self._row_states()]
-        return HostState(self.updates, steps, [(table.scale, table.folded) for table in self._tables])
+        scales = [(table.scale, table.folded) for table in self._tables]
+        return HostState(self.updates, steps, scales, self.rows.previous if self.rows else None)
 
     def _row_states(self) -> list[dict[str, Any]]:
         """The state of each table."""
@@ -153,11 +156,21 @@ class Optimizers:
             of_rows["step"] = step
         for table, (scale, folded) in zip(self._tables, state.scales, strict=True):
             table.scale = scale * 2.0 ** (folded - table.folded)  # the weight holds what was folded in since
+        if self.rows:
+            self.rows.previous = state.previous
         self.resume(state.updates)
 
-    def resume(self, updates: int) -> None:
-        """Continue the schedule after this many updates."""
+    @property
+    def clips_by(self) -> float | None:
+        """The factor by which the next step clips streamed tables, if that is the one of the step before."""
+        previous = self.rows.previous if self.rows and self.rows.by_previous else None
+        return None if previous is None else float(previous)
+
+    def resume(self, updates: int, clips_by: float | None = None) -> None:
+        """Continue the schedule after this many updates, and the clipping of streamed tables by this factor."""
         self.updates = updates
+        if self.rows and clips_by is not None:
+            self.rows.previous = torch.tensor(clips_by, device=self.rows.optimizer.param_groups[0]["params"][0].device)
         for optimizer, schedule, factors in zip(self._all, self._schedules, self._factors, strict=True):
             schedule.last_epoch, schedule._step_count = updates, updates + 1
             for group, rate, factor in zip(optimizer.param_groups, schedule.base_lrs, factors, strict=True):

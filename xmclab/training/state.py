@@ -57,6 +57,8 @@ def state_of(trainer: Trainer) -> TrainingState:
     dense: dict[str, Tensor] = {}
     tables: dict[str, dict[str, Tensor]] = {name: {} for name in named.values()}
     numbers: dict[str, Any] = {"updates": trainer.optimizers.updates, "tables": {}}
+    if (factor := trainer.optimizers.clips_by) is not None:
+        numbers["clips_by"] = factor
     for name, tensor in trainer.model.state_dict(keep_vars=True).items():
         if id(tensor) in by_weight:
             owner, table = by_weight[id(tensor)]
@@ -104,7 +106,7 @@ def load_state(trainer: Trainer, state: TrainingState) -> None:
             found[f"{name}.weight"] = own
     for name, values in found.items():
         trainer.optimizers.load(parameters[name], values)
-    trainer.optimizers.resume(int(state.numbers["updates"]))
+    trainer.optimizers.resume(int(state.numbers["updates"]), state.numbers.get("clips_by"))
 
 
 def refreshed(trainer: Trainer) -> Refreshed | None:

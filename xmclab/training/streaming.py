@@ -17,6 +17,7 @@ from xmclab.model.dropout import keyed, text_keys
 from xmclab.model.tables import RowOptimizer, RowTable, read, widened
 from xmclab.objectives.engine import Engine
 from xmclab.objectives.objective import Objective
+from xmclab.objectives.products import add_product_, multiply
 from xmclab.objectives.scores import Scores
 from xmclab.objectives.truth import Truth
 
@@ -37,6 +38,7 @@ class TableScores(Scores):
         seed_for: seed of torch's generator for a block, from its first label.
         block: labels per block; default: by size.
         key_seed: of the keys of dropout by label; None: it draws from torch's generator.
+        low: dtype of the operands of products, whose sums stay as they are; None: that of the queries.
     """
 
     def __init__(
@@ -46,17 +48,20 @@ class TableScores(Scores):
         seed_for: Callable[[int], int],
         block: int | None = None,
         key_seed: int | None = None,
+        low: torch.dtype | None = None,
     ) -> None:
         assert isinstance(head.label_rows, RowTable), "streams() checks this first"
         self.head, self.table, self.seed_for, self.block = head, head.label_rows, seed_for, block
         self.key_seed = key_seed
         self.table.settle()
         self.q_QD = self.like = widened(q_QD.detach())
+        self.low_QD = self.q_QD if low is None else q_QD.detach().to(low)
         self.labels, self.bound = range(len(self.table.weight)), head.score_bound
         self.dq_QD = torch.zeros_like(self.q_QD)
         self.square = self.q_QD.new_zeros(())  # squared norm of the table's gradient
         self.update: Update | None = None
-        self.factor: Tensor | None = None  # of the gradient, when the pass is repeated
+        self.factor: Tensor | None = None  # of the gradient that `update` gets
+        self.repeated = False  # the pass only makes the updates
 
     def write(self, block: slice, scale: float, out_QB: Tensor) -> None:
         """Rows to vectors, with the graph between them, and their scores."""
@@ -65,7 +70,8 @@ class TableScores(Scores):
             torch.manual_seed(self.seed_for(block.start))
         with keyed(self._keys(block)):
             self.z_BD = self.head.of_rows(self.rows_BD)
-        torch.addmm(out_QB, self.q_QD, self.z_BD.detach().T, beta=0, alpha=scale, out=out_QB)
+        self.low_BD = self.z_BD.detach().to(self.low_QD.dtype)
+        multiply(self.low_QD, self.low_BD.T, out_QB, scale)
 
     def _keys(self, block: slice) -> Tensor | None:
         if self.key_seed is None:
@@ -74,12 +80,13 @@ class TableScores(Scores):
 
     def backward(self, block: slice, g_QB: Tensor) -> None:
         """Add to the gradient of the queries; pass that of the rows to `update`."""
-        dz_BD = g_QB.T @ self.q_QD
+        g_QB = g_QB.to(self.low_QD.dtype)
+        dz_BD = multiply(g_QB.T, self.low_QD, torch.empty_like(self.z_BD))
         gradient_BD = dz_BD if self.z_BD is self.rows_BD else torch.autograd.grad(self.z_BD, self.rows_BD, dz_BD)[0]
-        if self.factor is None:
-            self.dq_QD.addmm_(g_QB, self.z_BD.detach())
+        if not self.repeated:
+            add_product_(self.dq_QD, g_QB, self.low_BD)
             self.square += gradient_BD.flatten().dot(gradient_BD.flatten())
-        else:
+        if self.factor is not None:
             gradient_BD.mul_(self.factor)
         if self.update:
             self.update(block, gradient_BD)
@@ -94,9 +101,10 @@ def all_labels(
     seed_for: Callable[[int], int],
     block: int | None = None,
     key_seed: int | None = None,
+    low: torch.dtype | None = None,
 ) -> tuple[Engine, TableScores]:
     """The first pass of a head over all labels."""
-    scores = TableScores(head, q_QD, seed_for, block, key_seed)
+    scores = TableScores(head, q_QD, seed_for, block, key_seed, low)
     engine = Engine(scores, truth, objective.directions, label_weight_L, objective.share)
     engine.observe()
     return engine, scores
@@ -105,13 +113,24 @@ def all_labels(
 class StreamedRows:
     """The updates of streamed tables in a step: immediate, or deferred until the norm of the whole gradient is known.
 
-    Immediate updates save a pass, but rule out clipping, and non-finite values must be rejected beforehand.
+    Immediate updates save a pass, but non-finite values must be rejected beforehand, and clipping is by a norm that is
+    known already: that of the step before.
+
+    Args:
+        clips: whether gradients are clipped.
+        by_previous: as in the step before; the first one is deferred.
     """
 
-    def __init__(self, optimizer: RowOptimizer, at_once: bool) -> None:
-        self.optimizer, self.at_once = optimizer, at_once
+    def __init__(self, optimizer: RowOptimizer, clips: bool, by_previous: bool = False) -> None:
+        self.optimizer, self.clips, self.by_previous = optimizer, clips, by_previous
+        self.previous: Tensor | None = None  # factor by which the step before was clipped
         self.steps: list[tuple[Engine, TableScores]] = []  # of the current step, a head each
         self.updated = False  # whether the current step has begun to update a table
+
+    @property
+    def at_once(self) -> bool:
+        """Whether the updates of this step are immediate."""
+        return not self.clips or (self.by_previous and self.previous is not None)
 
     def backward(self, engine: Engine, scores: TableScores, known: Sequence[Tensor] = ()) -> None:
         """Compute the values, the gradient of the queries, and the norm or the update of the table.
@@ -121,6 +140,7 @@ class StreamedRows:
         """
         if self.at_once and self._may_update(finite(engine, scores, known)):
             scores.update = partial(self.optimizer.update_block, scores.table)
+            scores.factor = self.previous if self.by_previous else None
             self.updated = True
         engine.backward()
         self.steps.append((engine, scores))
@@ -140,7 +160,7 @@ class StreamedRows:
         """Make the deferred updates, with gradients times `factor`."""
         for engine, scores in [] if self.at_once else self.steps:
             scores.update = partial(self.optimizer.update_block, scores.table)
-            scores.factor = scores.square.new_ones(()) if factor is None else factor
+            scores.factor, scores.repeated = factor, True
             engine.backward()
         self.forget()
 

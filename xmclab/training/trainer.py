@@ -31,7 +31,7 @@ from xmclab.data.tokens import Tokeniser
 from xmclab.errors import DataError, Problem
 from xmclab.host.config import Config
 from xmclab.kernels.dispatch import compiled_by_torch
-from xmclab.model.device import autocast_for, pick_device
+from xmclab.model.device import pick_device, precision_of
 from xmclab.model.dropout import keyed, text_keys
 from xmclab.model.model import Model, with_constant
 from xmclab.objectives.engine import evaluate_vectors
@@ -96,7 +96,7 @@ class Trainer:
         self.settings = config.settings
         self.keys = Keys(self.settings.seed)
         self.device = pick_device(self.settings.device)
-        self.autocast = autocast_for(self.device, self.settings.precision)
+        self.precision = precision_of(self.device, self.settings.precision, self.settings.tf32)
         self.ship, self.late = Shipping(self.device), self.device.type == "cuda"
 
         self.tokeniser = tokeniser or Tokeniser(self.settings.data)
@@ -146,7 +146,7 @@ class Trainer:
         else:
             encoder.load_assets(assets)
         heads = {name: config.make(f"head.{name}") for name in config.heads}
-        return Model(encoder, heads, data.num_labels).to(self.device)
+        return Model(encoder, heads, data.num_labels, self.precision).to(self.device)
 
     def _fixed_texts(self) -> EncodedTexts | None:
         """The texts as a frozen encoder sees them; None if it is trained."""
@@ -387,14 +387,15 @@ class Trainer:
         Returns:
             The total, and the value of every term and direction as `head/term/direction`; all detached scalars.
         """
-        with self.part("encode forward"):
-            queries, labels = self.encoded(prepared)
-        with self.part("scores and losses"):
-            total, values = self._heads(step, prepared, queries.x_BD, labels.x_BD if labels else None)
-        with self.part("encode backward"):
-            if labels:
-                labels.backward()
-            queries.backward()
+        with self.precision.casts_kept():
+            with self.part("encode forward"):
+                queries, labels = self.encoded(prepared)
+            with self.part("scores and losses"):
+                total, values = self._heads(step, prepared, queries.x_BD, labels.x_BD if labels else None)
+            with self.part("encode backward"):
+                if labels:
+                    labels.backward()
+                queries.backward()
         return total, values
 
     def encoded(self, prepared: Prepared) -> tuple[Encoding, Encoding | None]:
@@ -403,7 +404,7 @@ class Trainer:
         if prepared.fixed:
             x_QD, x_PD = prepared.fixed
             return Encoding(x_QD), None if x_PD is None else Encoding(x_PD)
-        encode = partial(ChunkedEncoding, self.model.encoder, autocast=self.autocast)
+        encode = partial(ChunkedEncoding, self.model.encoder, precision=self.precision)
         # The side that is encoded last keeps the graph of its last chunk.
         queries = encode(prepared.queries, "query", keep_last=not prepared.labels)
         return queries, encode(prepared.labels, "label") if prepared.labels else None
@@ -419,12 +420,13 @@ class Trainer:
         for number, (name, objective) in sorted(heads, key=lambda head: head[1][0] in self.streaming):
             head, weight_P = cast(Head, self.model.heads[name]), prepared.label_weight_P
             torch.manual_seed(prepared.seed + number)  # for each, as draws of another depend on its blocks
-            with self.autocast(), keyed(prepared.key_Q):
+            with self.precision.autocast(), keyed(prepared.key_Q):
                 q_QD = head.queries(x_QD)
             if name in self.streaming:
                 seed_for = partial(self.keys.seed_for, f"rows {name}", step)
                 seed = self._key_seed(step, "label")
-                engine, scores = all_labels(head, objective, q_QD, prepared.truth, weight_P, seed_for, key_seed=seed)
+                known = objective, q_QD, prepared.truth, weight_P
+                engine, scores = all_labels(head, *known, seed_for, key_seed=seed, low=self.precision.low)
                 rows = self.optimizers.rows
                 assert rows is not None, "a streaming head has a table"
                 if rows.at_once and total.requires_grad:  # what may stop the step must be known before an update
@@ -436,7 +438,7 @@ class Trainer:
                     roots[q_QD] = scores.dq_QD.to(q_QD.dtype)
                 found = engine.evaluation
             else:
-                with self.autocast():
+                with self.precision.autocast():
                     with keyed(prepared.key_P):
                         z_PD = head.labels(x_PD, prepared.labels_P)
                     found = evaluate_vectors(objective, q_QD, z_PD, prepared.truth, weight_P, head.score_bound)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import torch
 
 from xmclab.api import Tokens
 from xmclab.errors import DataError
+from xmclab.model.device import Precision
 from xmclab.model.dropout import key_dropouts, keyed, text_keys
 from xmclab.model.encoders.hf import HuggingFace
 from xmclab.training.batches import Chunk
@@ -130,7 +130,9 @@ def test_replayed_chunks_have_the_gradient_of_the_whole_under_dropout(folder: Pa
         outputs.append(encoder(chunk))
     torch.cat(outputs).cumsum(0).square().sum().backward()
     expected = gradients()
-    encoding = ChunkedEncoding(encoder, list(map(Chunk, chunks, range(len(chunks)))), "query", contextlib.nullcontext)
+    encoding = ChunkedEncoding(
+        encoder, list(map(Chunk, chunks, range(len(chunks)))), "query", Precision(torch.device("cpu"))
+    )
     encoding.x_BD.cumsum(0).square().sum().backward()
     encoding.backward()
     for a, b in zip(gradients(), expected, strict=True):

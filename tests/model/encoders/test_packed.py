@@ -245,19 +245,36 @@ def test_blocks_change_neither_vectors_nor_gradients(family: str, block: int, mo
         torch.testing.assert_close(gradient / scale, expected_grad[name] / scale, rtol=0, atol=1e-12, msg=name)
 
 
-def test_variable_length_attention_equals_that_by_groups() -> None:
-    inputs = packed.pack(make_tokens([5, 2, 9, 5, 2, 2]))
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 2e-6)])
+@pytest.mark.parametrize("window", [100, 4])
+def test_attention_by_groups_is_that_of_dense_float64(window: int, dtype: torch.dtype, tolerance: float) -> None:
+    """Of short texts, which plain products take, and of one that a fused kernel takes."""
+    lengths = [2, 2, 5, 9, packed.SHORT + 6]
+    groups = packed.pack(make_tokens(lengths))["groups"]
     torch.manual_seed(0)
-    q, k, v = (torch.randn(25, 4, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))
-    grouped = packed.grouped_attention(q, k, v, inputs["groups"], 0.0, 0.2, window=9)
-    jagged = packed.jagged_attention(q, k, v, inputs["offset_B"], inputs["groups"], 0.0, 0.2)
-    torch.testing.assert_close(jagged, grouped, rtol=0, atol=1e-12)
-    for a, b in zip(
-        torch.autograd.grad(jagged.square().sum(), (q, k, v)),
-        torch.autograd.grad(grouped.square().sum(), (q, k, v)),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
+    exact = [torch.randn(sum(lengths), 4, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    text_T, place_T = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)), torch.arange(sum(lengths))
+    near_TT = (text_T == text_T[:, None]) & ((place_T - place_T[:, None]).abs() < window)
+    q, k, v = (x.transpose(0, 1) for x in exact)
+    dense = (0.2 * q @ k.transpose(1, 2)).masked_fill(~near_TT, -torch.inf).softmax(-1) @ v
+    given = [x.detach().to(dtype).requires_grad_() for x in exact]
+    found = packed.grouped_attention(*given, groups, 0.0, 0.2, window=window)
+    torch.testing.assert_close(found.double(), dense.transpose(0, 1), rtol=0, atol=tolerance)
+    expected = torch.autograd.grad(dense.square().sum(), exact)
+    for a, b in zip(torch.autograd.grad(found.square().sum(), given), expected, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=0, atol=10 * tolerance)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+@pytest.mark.parametrize("lengths", [[0, 0, 2, 2, 5], [1, 4, 4]])
+def test_pooling_at_once_is_that_by_length(lengths: list[int], pooling: packed.Pooling) -> None:
+    inputs = packed.pack(make_tokens(lengths))
+    x_TD = torch.randn(sum(lengths), 3, dtype=torch.float64, requires_grad=True)
+    expected = packed.pool(x_TD, inputs["groups"], pooling)
+    found = packed.pool_at_once(x_TD, inputs["offset_B"], inputs["groups"], pooling)
+    torch.testing.assert_close(found, expected)
+    slopes = [torch.autograd.grad(y.square().sum(), x_TD)[0] for y in (found, expected)]
+    torch.testing.assert_close(*slopes)
 
 
 @pytest.mark.parametrize("family", packed.FAMILIES)

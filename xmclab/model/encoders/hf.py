@@ -95,6 +95,15 @@ class HuggingFace(Encoder):
         fused = self.fused or (packed.knows(self.network) and self.network.device.type != "cpu")
         return packed.attention_dropout(self.network) if fused else 0.0
 
+    def report(self) -> dict[str, Any]:
+        """How it attends, and the rate at which attention weights are dropped: 0 where attention is fused."""
+        left_out = self.left_out_dropout
+        return {
+            "attention": packed.road(self.network) if self.packs else self.attention,
+            "attention_dropout": 0.0 if left_out else packed.attention_dropout(self.network),
+            "attention_dropout_left_out": left_out,
+        }
+
     def train(self, mode: bool = True) -> Self:
         """Says once what dropout is left out, when the device is known."""
         if mode and not self.told and self.left_out_dropout:

@@ -2,15 +2,14 @@
 
 pack       host: the texts of a chunk by length, one after the other, T = sum of their lengths
 network    is called as it is, on one row of T tokens whose positions start again in each text
-attention  within each text: texts of one length form a matrix (CPU), or a variable-length kernel takes all (CUDA)
+attention  within each text, by one of the roads of `varlen.py`
 blocks     on a CPU, few enough tokens at a time that the activations between layers stay in the cache
 """
 
 from __future__ import annotations
 
-import inspect
+import contextlib
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +20,8 @@ from torch import Tensor
 
 from xmclab.api import Ragged, Tokens
 from xmclab.model.dropout import current, drop, keyed, place_keys
+from xmclab.model.encoders.varlen import compute_dtype, fused_attention, has_window, math_refused, road_of
+from xmclab.objectives.products import operands_in
 
 Draws = tuple[Tensor, int]  # keyed dropout of attention weights: [B, T] keys of the tokens that attend, and the site
 Groups = tuple[tuple[int, int], ...]  # (texts, length) of the texts of each length, by ascending length
@@ -35,8 +36,6 @@ ATTENTION_SITE = 2  # of the dropout of attention weights; its calls tell the la
 SHORT = 64
 # Tokens that pass through the network together on a CPU.
 BLOCK = 4096
-# Without the greatest length as an argument, the jagged layout would ask the device for it.
-HAS_JAGGED = "max_seqlen" in inspect.signature(torch.nested.nested_tensor_from_jagged).parameters
 
 
 def knows(network: Any) -> bool:
@@ -82,6 +81,17 @@ def attention_dropout(network: Any) -> float:
     return max((float(getattr(network.config, name, None) or 0.0) for name in names), default=0.0)
 
 
+def road(network: Any) -> str:
+    """The road that attention takes on the device of the network, see `varlen.py`.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    config = network.config
+    dtype = operands_in(network.dtype, network.device.type)
+    return str(road_of(network.device, dtype, config.hidden_size // config.num_attention_heads))
+
+
 def padding_position(network: Any) -> int | None:
     """The position of padding tokens where texts are counted from the one after it; None: they start at 0."""
     positions = getattr(network.embeddings, "position_embeddings", None)
@@ -105,7 +115,7 @@ def pack(tokens: Ragged, padding: int | None = None) -> Tokens:
     return {
         "ids_T": torch.from_numpy(packed.ids),
         "position_T": torch.from_numpy(_positions(packed, padding)),
-        "offset_B": torch.from_numpy(packed.offsets),  # [B + 1]
+        "offset_B": torch.from_numpy(packed.offsets.astype(np.int32)),  # [B + 1], as kernels want them
         "rank_B": torch.from_numpy(rank_B),  # place of each text of the chunk among the packed ones
         "groups": tuple(zip(counts[present].tolist(), present.tolist(), strict=True)),
     }
@@ -126,8 +136,12 @@ def encode(network: Any, tokens: Tokens, pooling: Pooling) -> Tensor:
     """x_BD in the order of the chunk, for the tokens that `pack` gives and a network after `attach`."""
     if not len(tokens["ids_T"]):
         return torch.zeros(len(tokens["rank_B"]), network.config.hidden_size).to(network.device, network.dtype)
-    pooled = [pool(x_TD, groups, pooling) for x_TD, groups in _blocks(network, tokens)]
-    return torch.cat(pooled).index_select(0, tokens["rank_B"])
+    blocks = _blocks(network, tokens)
+    if tokens["ids_T"].device.type == "cpu":
+        pooled = torch.cat([pool(x_TD, groups, pooling) for x_TD, groups in blocks])
+    else:
+        pooled = torch.cat([pool_at_once(x_TD, tokens["offset_B"], groups, pooling) for x_TD, groups in blocks])
+    return pooled.index_select(0, tokens["rank_B"])
 
 
 def _blocks(network: Any, tokens: Tokens) -> Iterator[tuple[Tensor, Groups]]:
@@ -185,6 +199,20 @@ def pool(x_TD: Tensor, groups: Groups, pooling: Pooling) -> Tensor:
     return torch.cat(pooled)
 
 
+def pool_at_once(x_TD: Tensor, offset_B: Tensor, groups: Groups, pooling: Pooling) -> Tensor:
+    """The same for devices where every length would cost launches; sums are in float32."""
+    if pooling == "cls":
+        empty = groups[0][0] if groups[0][1] == 0 else 0  # the first ones
+        first_BD = x_TD.index_select(0, offset_B[empty:-1])
+        return F.pad(first_BD, (0, 0, empty, 0)) if empty else first_BD
+    lengths_B = offset_B.diff()
+    texts_B = torch.arange(len(lengths_B), device=x_TD.device)
+    text_T = torch.repeat_interleave(texts_B, lengths_B, output_size=len(x_TD))
+    wide_TD = x_TD if x_TD.dtype == torch.float64 else x_TD.float()
+    sums_BD = wide_TD.new_zeros(len(lengths_B), x_TD.shape[1]).index_add(0, text_T, wide_TD)
+    return (sums_BD / lengths_B.clamp(min=1).unsqueeze(1)).to(x_TD.dtype)
+
+
 def _attention(
     module: Any,
     query: Tensor,
@@ -200,14 +228,14 @@ def _attention(
     """What transformers calls on [1, H, T, D]; the mask is the offsets of the texts, as `_blocks` passes them.
 
     Padded texts are [B, H, T, D], with a mask of the network's. Dropout by keys needs the weights, which only plain
-    products have: it is left out where a fused kernel is worth more than it, which is elsewhere than on a CPU.
+    products have: on a GPU, where all attention is fused, attention weights are not dropped.
 
     Args:
         sliding_window: tokens this far apart do not see each other.
     """
+    if query.device.type != "cpu":
+        dropout = 0.0
     now = current() if dropout else None
-    if now and query.device.type != "cpu":
-        now, dropout = None, 0.0
     draws = (now.key, now.site(ATTENTION_SITE)) if now else None
     if groups is None or attention_mask is None:
         if draws:
@@ -216,10 +244,11 @@ def _attention(
     q, k, v = (part.squeeze(0).transpose(0, 1) for part in (query, key, value))
     longest = groups[-1][1]
     window = sliding_window or longest
-    if query.is_cuda and HAS_JAGGED and longest <= window:
-        mixed_THD = jagged_attention(q, k, v, attention_mask.flatten(), groups, dropout, scaling)
-    else:
+    road = road_of(q.device, compute_dtype(q), q.shape[-1])
+    if road == "grouped" or (longest > window and not has_window(road)):
         mixed_THD = grouped_attention(q, k, v, groups, dropout, scaling, window, draws)
+    else:
+        mixed_THD = fused_attention(q, k, v, attention_mask.flatten(), longest, scaling, window)
     return mixed_THD.unsqueeze(0), None
 
 
@@ -233,10 +262,10 @@ def _padded_attention(
     scaling: float | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """torch's fused attention, without dropout where that is keyed."""
+    """torch's fused attention, without dropout on a GPU, and where it is keyed."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    rate = 0.0 if current() else dropout
+    rate = 0.0 if current() or query.is_cuda else dropout
     padded: tuple[Tensor, None] = sdpa_attention_forward(
         module, query, key, value, attention_mask, rate, scaling, **others
     )
@@ -268,7 +297,8 @@ def grouped_attention(
         if drawn or (q.device.type == "cpu" and length <= min(SHORT, window)):
             y = _plain_attention(q, k, v, dropout, scale, near_TT, drawn)
         else:
-            y = F.scaled_dot_product_attention(q, k, v, near_TT, dropout, scale=scale)
+            with math_refused() if q.is_cuda else contextlib.nullcontext():
+                y = F.scaled_dot_product_attention(q, k, v, near_TT, dropout, scale=scale)
         mixed.append(y.transpose(1, 2).flatten(0, 1))
     return torch.cat(mixed)
 
@@ -290,18 +320,6 @@ def _plain_attention(
     if draws:
         return drop(weights, *draws, rate) @ v
     return (F.dropout(weights, rate) if rate else weights) @ v
-
-
-def jagged_attention(
-    q_THD: Tensor, k_THD: Tensor, v_THD: Tensor, offset_B: Tensor, groups: Groups, dropout: float, scale: float | None
-) -> Tensor:
-    """The same by one variable-length kernel for all texts; lengths are known on the host, so nothing waits."""
-    as_jagged = partial(
-        torch.nested.nested_tensor_from_jagged, offsets=offset_B, min_seqlen=groups[0][1], max_seqlen=groups[-1][1]
-    )
-    q, k, v = (as_jagged(part).transpose(1, 2) for part in (q_THD, k_THD, v_THD))
-    mixed: Tensor = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale).transpose(1, 2).values()
-    return mixed
 
 
 def _sizes(groups: Groups) -> list[int]:
