@@ -168,8 +168,8 @@ for dtype in (torch.bfloat16, torch.float16):
         torch.testing.assert_close(found, exact, rtol=1e-5, atol=1e-5)
         found.backward(), exact.backward()
         assert found.dtype == vectors[0].grad.dtype == torch.float32
-        torch.testing.assert_close(vectors[0].grad, wide[0].grad, rtol=5e-2, atol=5e-2)
-        torch.testing.assert_close(vectors[1].grad, wide[1].grad, rtol=5e-2, atol=5e-2)
+        for a, b in zip(vectors, wide):  # the gradient of the scores is rounded, as an operand
+            assert (a.grad - b.grad).abs().max() <= torch.finfo(dtype).eps * b.grad.abs().max(), (loss, reduction)
 print("ok")
 """
 
