@@ -10,10 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from xmclab.objectives.engine import divisor
     from xmclab.objectives.expr import TermSpec, parse_expression
     from xmclab.objectives.objective import Objective, Term
     from xmclab.objectives.reductions.psl import Psl
-    from xmclab.objectives.truth import divisor
 
 __all__ = ["Objective", "Psl", "Term", "TermSpec", "divisor", "parse_expression"]
 
@@ -22,7 +22,7 @@ _LAZY = {
     "Psl": "reductions.psl",
     "Term": "objective",
     "TermSpec": "expr",
-    "divisor": "truth",
+    "divisor": "engine",
     "parse_expression": "expr",
 }
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
-from xmclab.api import Loss, Pairs
 from xmclab.errors import PluginError, Problem
+from xmclab.objectives.engine import divisor
 from xmclab.objectives.scores import without_autocast
-from xmclab.objectives.truth import divisor
 
 if TYPE_CHECKING:
     from xmclab.objectives.objective import Direction
@@ -50,12 +48,3 @@ def value_by_autograd(direction: Direction, s_QP: Tensor, truth: Truth, label_we
         )
     # Pairs without a weight add exactly 0, even if their loss is inf (0 * inf is NaN).
     return (w_QP * l_QP.masked_fill(w_QP == 0, 0)).sum() / normaliser
-
-
-def pairs_by_autograd(loss: Loss, s_E: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
-    """The weighted sum of a binary loss over its pairs, and its gradient."""
-    with torch.enable_grad():
-        s_E = s_E.detach().requires_grad_()
-        value = (pairs.weight_E * loss.terms(s_E, pairs.target_E)).sum()
-        (slope_E,) = torch.autograd.grad(value, s_E)
-    return value.detach(), slope_E

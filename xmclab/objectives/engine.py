@@ -16,6 +16,7 @@ A matrix that fits in one block is computed once. Scores are given, or come from
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,13 +30,12 @@ from torch.nn.functional import threshold
 from xmclab.api import BinaryLoss, MultiClassLoss, Pairs
 from xmclab.errors import PluginError, Problem
 from xmclab.kernels.dispatch import accelerated_by, large_matrix
-from xmclab.objectives.autograd import pairs_by_autograd
 from xmclab.objectives.products import add_product_, inner_products, multiply
-from xmclab.objectives.scores import Evaluation, Scores, without_autocast
-from xmclab.objectives.truth import Truth, check_labels, divisor
+from xmclab.objectives.scores import Evaluation, Scores
+from xmclab.objectives.truth import Truth, check_labels, pairs_by_autograd
 
 if TYPE_CHECKING:
-    from xmclab.objectives.objective import Direction, Objective
+    from xmclab.objectives.objective import Direction, Objective, Term
 
 CELLS_KEPT = 1 << 24  # on a CPU, a matrix up to this size is one block (64 MiB of float32)
 CELLS_OF_BLOCK = 1 << 22  # and this is the size of the blocks of a larger one
@@ -212,7 +212,9 @@ class Engine:
             for d, anchors in zip(self.directions, sides, strict=True)
         ]
         for direction, anchors, w_AM, cell in zip(self.directions, sides, weights, self.cell_weight, strict=True):
-            target_E = truth.targets(direction.term, anchors, like.dtype)
+            target_E = truth.target_E.to(like.dtype)
+            if direction.term.changes_targets or direction.term.loss.targets != "relevance":
+                target_E = truth.targets(direction.term, anchors, target_E)
             if w_AM is None:
                 weight_E = torch.full_like(target_E, cell)
             else:
@@ -349,6 +351,11 @@ class Engine:
             self.found[number].append(self.cell_weight[number] * of_cells)
 
 
+def divisor(term: Term, w_AM: Tensor) -> Tensor:
+    """What the weighted sum is divided by; without a `normaliser`, the number of anchors with a positive weight."""
+    return term.reduction.normaliser(w_AM) if term.has_normaliser else (w_AM > 0).any(dim=1).sum().clamp(min=1)
+
+
 class Vectors(Scores):
     """Scores q z'; the gradient goes directly to the vectors: dq = G z, dz = G' q."""
 
@@ -408,7 +415,9 @@ def in_closed_form(
     scores: Scores, truth: Truth, directions: Sequence[Direction], label_weight_P: Tensor | None
 ) -> Evaluation:
     """The value of directions that have a closed form."""
-    with without_autocast(scores.like):
+    device = scores.like.device.type
+    available = torch.amp.is_autocast_available(device)
+    with torch.autocast(device, enabled=False) if available else contextlib.nullcontext():
         total, *values = _Run.apply(scores, truth, directions, label_weight_P, *scores.inputs)  # type: ignore[no-untyped-call]
     return Evaluation(total, {direction.name: value for direction, value in zip(directions, values, strict=True)})
 

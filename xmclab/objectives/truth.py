@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from xmclab.api import Batch, Reduction
+from xmclab.api import Batch, Loss, Pairs, Reduction
 
 if TYPE_CHECKING:
     from xmclab.objectives.objective import Term
@@ -129,16 +129,15 @@ class Truth:
         y_QP = torch.zeros(self.shape, dtype=dtype, device=self.row_E.device)
         return y_QP.index_put_((self.row_E, self.column_E), self.target_E.to(dtype))
 
-    def targets(self, term: Term, anchors: Anchors, dtype: torch.dtype) -> Tensor:
-        """The targets of the pairs, as the loss of the term expects them."""
-        target_E = self.target_E.to(dtype)
+    def targets(self, term: Term, anchors: Anchors, target_E: Tensor) -> Tensor:
+        """The targets of the pairs, as the loss of the term expects them; `target_E`: as they are."""
         if term.changes_targets:
-            target_AM = term.reduction.targets(anchors.target_AM.to(dtype))
+            target_AM = term.reduction.targets(anchors.target_AM.to(target_E.dtype))
             target_E = target_AM.reshape(-1).index_select(0, anchors.place_E)
         if term.loss.targets == "inverse_propensity":
             if self.inverse_propensity_E is None:
                 raise ValueError(f"loss {term.name!r} needs label propensities: pass inverse_propensity_P")
-            target_E = target_E * self.inverse_propensity_E.to(dtype)
+            target_E = target_E * self.inverse_propensity_E.to(target_E.dtype)
         return target_E
 
     def weigh(self, reduction: Reduction, y_QP: Tensor, at_E: Tensor) -> Tensor:
@@ -152,11 +151,6 @@ class Truth:
         """Overwrite the scores of ignored pairs."""
         at = self.ignored_row_I, self.ignored_column_I
         return s_QP.index_put_(at, s_QP.new_full((), value)) if len(self.ignored_row_I) else s_QP
-
-
-def divisor(term: Term, w_AM: Tensor) -> Tensor:
-    """What the weighted sum is divided by; without a `normaliser`, the number of anchors with a positive weight."""
-    return term.reduction.normaliser(w_AM) if term.has_normaliser else (w_AM > 0).any(dim=1).sum().clamp(min=1)
 
 
 def nonzero(x_QP: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,3 +168,12 @@ def check_labels(what: str, x_P: Tensor | None, shape: Sequence[int]) -> None:
     """Refuse anything but one value per label."""
     if x_P is not None and x_P.shape != tuple(shape[1:]):
         raise ValueError(f"{what} must have one value per label: {tuple(x_P.shape)} for scores {tuple(shape)}")
+
+
+def pairs_by_autograd(loss: Loss, s_E: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor]:
+    """The weighted sum of a binary loss over its pairs, and its gradient."""
+    with torch.enable_grad():
+        s_E = s_E.detach().requires_grad_()
+        value = (pairs.weight_E * loss.terms(s_E, pairs.target_E)).sum()
+        (slope_E,) = torch.autograd.grad(value, s_E)
+    return value.detach(), slope_E

@@ -423,10 +423,9 @@ class Trainer:
             with self.precision.autocast(), keyed(prepared.key_Q):
                 q_QD = head.queries(x_QD)
             if name in self.streaming:
-                seed_for = partial(self.keys.seed_for, f"rows {name}", step)
-                seed = self._key_seed(step, "label")
-                known = objective, q_QD, prepared.truth, weight_P
-                engine, scores = all_labels(head, *known, seed_for, key_seed=seed, low=self.precision.low)
+                seeds = partial(self.keys.seed_for, f"rows {name}", step), self._key_seed(step, "label")
+                given = head, objective, q_QD, prepared.truth, weight_P, seeds[0]
+                engine, scores = all_labels(*given, key_seed=seeds[1], low=self.precision.low)
                 rows = self.optimizers.rows
                 assert rows is not None, "a streaming head has a table"
                 if rows.at_once and total.requires_grad:  # what may stop the step must be known before an update
