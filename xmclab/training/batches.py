@@ -29,6 +29,7 @@ class Chunk(NamedTuple):
     tokens: Tokens
     seed: int  # of torch's generator, for parts that draw from it
     key_B: Tensor | None = None  # of dropout, by text; None: it draws from torch's generator too
+    length: int = 0  # tokens of all texts
 
 
 @dataclass(frozen=True)

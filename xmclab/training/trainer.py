@@ -40,7 +40,7 @@ from xmclab.plan.pool import build_batch, complete_by_band
 from xmclab.system.memory import out_of_memory
 from xmclab.training.batches import Chunk, EncodedTexts, Part, Prepared, ahead
 from xmclab.training.diagnosis import diverged, exhausted
-from xmclab.training.encoding import ChunkedEncoding, Encoding
+from xmclab.training.encoding import ChunkedEncoding, Encoding, graphs_kept
 from xmclab.training.objectives import label_weights, objectives_of
 from xmclab.training.optim import HostState, Optimizers
 from xmclab.training.refreshes import Refreshes
@@ -73,6 +73,7 @@ class Trainer:
     """Everything a run trains with; its methods are what the loop calls, in order."""
 
     finished = 0.0  # when the latest step was
+    graph_room: float | None = None  # bytes for graphs of chunks; None: keep as few as possible
     late: bool  # what a step gave is read after the next one has begun
 
     def __init__(
@@ -93,8 +94,7 @@ class Trainer:
             prepares: call `Miner.prepare`, if negatives are drawn; otherwise the caller does.
         """
         self.config, self.data, self.part = config, data, part
-        self.settings = config.settings
-        self.keys = Keys(self.settings.seed)
+        self.settings, self.keys = config.settings, Keys(config.settings.seed)
         self.device = pick_device(self.settings.device)
         self.precision = precision_of(self.device, self.settings.precision, self.settings.tf32)
         self.ship, self.late = Shipping(self.device), self.device.type == "cuda"
@@ -294,10 +294,10 @@ class Trainer:
     ) -> list[Chunk]:
         size = chunk or max(len(rows), 1)
         parts = [slice(start, start + size) for start in range(0, len(rows), size)]
-        inputs = [self.model.encoder.collate(tokens.take(rows[part])) for part in parts]
+        taken = [tokens.take(rows[part]) for part in parts]
         seeds = [self.keys.seed_for(side, step, number) for number in range(len(parts))]
         keys = [None if key is None else key[part] for part in parts]
-        return list(map(Chunk, inputs, seeds, keys))
+        return list(map(Chunk, map(self.model.encoder.collate, taken), seeds, keys, (len(each.ids) for each in taken)))
 
     def step(self, step: int, prepared: Prepared) -> Record:
         """Train on a prepared batch, unless a number is not finite; returns its record."""
@@ -376,7 +376,7 @@ class Trainer:
             gc.collect()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
-            self.chunk = (used + 1) // 2
+            self.chunk, self.graph_room = (used + 1) // 2, None
             logger.info("step %d: out of memory; encode.chunk=auto goes on with %d texts at once", step, self.chunk)
 
     def backward(self, step: int, prepared: Prepared) -> tuple[Tensor, dict[str, Tensor]]:
@@ -404,10 +404,10 @@ class Trainer:
         if prepared.fixed:
             x_QD, x_PD = prepared.fixed
             return Encoding(x_QD), None if x_PD is None else Encoding(x_PD)
+        of_queries, of_labels = graphs_kept(self.model.encoder, prepared, self.graph_room, self.precision.half)
         encode = partial(ChunkedEncoding, self.model.encoder, precision=self.precision)
-        # The side that is encoded last keeps the graph of its last chunk.
-        queries = encode(prepared.queries, "query", keep_last=not prepared.labels)
-        return queries, encode(prepared.labels, "label") if prepared.labels else None
+        queries = encode(prepared.queries, "query", keep=of_queries)
+        return queries, encode(prepared.labels, "label", keep=of_labels) if prepared.labels else None
 
     def _heads(
         self, step: int, prepared: Prepared, x_QD: Tensor, x_PD: Tensor | None
