@@ -81,6 +81,7 @@ class Plan:
     disk: tuple[File, ...]
     folder: Path
     warnings: tuple[str, ...]
+    texts_at_once: int  # that a step encodes
 
     def peak(self, place: Place = "host") -> int:
         """The most memory held at once."""
@@ -189,6 +190,7 @@ def plan(config: Config, console: Console | None = None, folder: Path | None = N
         disk=tuple(disk),
         folder=folder,
         warnings=tuple(filter(None, [*warnings, sizes.missing_disk(total, room["disk"], folder)])),
+        texts_at_once=sizes.texts_at_once(trainer),
     )
 
 
