@@ -15,7 +15,6 @@ from xmclab_doctor.facts import Distribution, Machine, TorchFacts
 from xmclab_doctor.findings import Finding, note, ok, problem
 
 FAISS = re.compile(r"faiss(-(cpu|gpu).*)?")
-WHEELS_OF_TORCH = "https://download.pytorch.org/whl"
 OLD_CARDS = "cu126"  # of the builds for CUDA 12.6, which still serve cards and drivers that later ones dropped
 NEW_DRIVER = 580  # which CUDA 13 needs
 
@@ -120,10 +119,10 @@ def wheel_of_torch(machine: Machine, reinstall: bool = False, old_card: bool = F
     force = "--force-reinstall " if reinstall else ""
     driver = machine.driver()
     if driver is None and not machine.cards_on_the_bus():
-        return f"pip install {force}torch --index-url {WHEELS_OF_TORCH}/cpu"
+        return f"pip install {force}torch --index-url URL, with the URL for cpu from pytorch.org"
     number = driver.partition(".")[0] if driver else ""
     if old_card or (number and int(number) < NEW_DRIVER):
-        return f"pip install {force}torch --index-url {WHEELS_OF_TORCH}/{OLD_CARDS}"
+        return f"pip install {force}torch --index-url URL, with the URL for {OLD_CARDS} from pytorch.org"
     return f"pip install {force}torch"
 
 

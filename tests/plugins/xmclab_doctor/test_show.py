@@ -8,7 +8,7 @@ from xmclab.system.console import Console
 from xmclab_doctor.findings import exit_code, note, ok, problem
 from xmclab_doctor.show import show
 
-FIX = "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126"
+FIX = "pip install --force-reinstall torch --index-url URL, with the URL for cu126 from pytorch.org"
 FOUND = [
     ok("software", "torch", "2.13.0, for CUDA 12.8"),
     note("optional", "triton", "is not installed", "compile=true fails without it; " * 5, "pip install triton"),

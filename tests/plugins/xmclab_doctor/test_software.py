@@ -109,7 +109,7 @@ def test_without_a_card_triton_is_not_asked_for(machine: Make) -> None:
 @pytest.mark.parametrize(
     ("driver", "fix"),
     [
-        ("560.35.03", "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126"),
+        ("560.35.03", "pip install --force-reinstall torch --index-url URL, with the URL for cu126 from pytorch.org"),
         ("580.65.06", "pip install --force-reinstall torch"),
         (None, "pip install --force-reinstall torch"),  # the driver is another finding
     ],
