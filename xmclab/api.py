@@ -452,6 +452,14 @@ class Encoder(nn.Module, ABC):
         """Optional, for exports: the network behind it, if `forward` only pools its last hidden states."""
         return None
 
+    def graph_bytes(self, tokens: int, half: bool) -> int:
+        """Optional: about what `forward` keeps on a GPU for the gradient of this many tokens; `xmclab plan` adds it up.
+
+        Args:
+            half: whether products are in half precision.
+        """
+        return 0
+
     @abstractmethod
     def save_assets(self, folder: Path) -> None:
         """Write what `fit` learned, except parameters (vocabulary, tokenizer files)."""

@@ -171,13 +171,14 @@ def checkpoints(trainer: Trainer) -> int:
     return settings.keep + 1 if any(rhythm(settings.every)) else 0
 
 
-def memory_parts(trainer: Trainer, validates: bool = False) -> list[Part]:
+def memory_parts(trainer: Trainer, validates: bool = False, where: Place | None = None) -> list[Part]:
     """Everything that can be computed; what encoders and searches need on top is left to measurements.
 
     Args:
         validates: the run keeps the weights of its best epoch.
+        where: where the run computes; by default, on the device of the trainer.
     """
-    where: Place = "device" if trainer.device.type != "cpu" else "host"
+    where = where or ("device" if trainer.device.type != "cpu" else "host")
     parts = [
         *model_parts(trainer.model, where),
         Part("texts and targets", data_bytes(trainer), held=True),
