@@ -9,7 +9,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: run test lint install notebook bench-quality bench-speed bench-index bench-plan bench-million bench-data bench-related bench-pml bench-pecos bench-predict bench-checkpoint bench-results chaos clean
+.PHONY: run test lint install notebook bench-quality bench-speed bench-index bench-plan bench-million bench-data bench-related bench-pml bench-pecos bench-predict bench-checkpoint bench-results bench-launches gpu-check chaos clean
 
 run: install  ## train UniDEC on the embedded data and print its table
 	$(BIN)/xmclab run recipe=unidec loss.clf=ds+bce
@@ -63,6 +63,12 @@ bench-predict: install  ## one query and many beside encoding and bare products:
 
 bench-checkpoint: install  ## cost of checkpoints while a run trains: benchmarks/checkpoint/results.md
 	$(BIN)/python benchmarks/checkpoint/cost.py
+
+gpu-check: install  ## on a card: equal to the CPU, waits, peaks, shares of the roof; writes gpu-report.json
+	$(BIN)/xmclab doctor --bench --out gpu-report.json
+
+bench-launches: install  ## launches, waits, copies and memory of a step on a fake GPU: benchmarks/gpu/*.md
+	$(BIN)/python benchmarks/gpu/launches.py
 
 chaos: install  ## attack runs for minutes, and count what they survive: benchmarks/chaos/results.md
 	$(BIN)/python benchmarks/chaos/chaos.py

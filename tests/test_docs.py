@@ -299,6 +299,7 @@ MEASURED = [
     ("performance.md", "speed", "speed/results.md"),
     ("performance.md", "index", "index/results.md"),
     ("plan.md", "compared", "plan/results.md"),
+    ("gpu.md", "computed-steps", "gpu/launches.md"),
     ("results.md", "quality", "quality/debian.md"),
     ("results.md", "genes", "quality/LF-GeneOntology-17K.md"),
     ("results.md", "transformer", "quality/transformer.md"),

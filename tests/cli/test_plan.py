@@ -78,3 +78,13 @@ def test_mistakes_are_those_of_run(call: Call) -> None:
 )
 def test_durations_are_readable(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_memory_is_planned_for_a_card_that_is_not_here(call: Call) -> None:
+    code, out, err = call("plan", *SMALL, "--device", "l4-24")
+    assert (code, err) == (0, "")
+    assert "steps on l4-24" in out
+    assert "memory of the device" in out
+    assert "peak (free: 22.20 GiB)" in out
+    _, _, err = call("plan", *SMALL, "--device", "l4")
+    assert err == "error: --device l4: unknown card (known: a100-40, a100-80, h100-80, l4-24, rtx4090-24, v100-32)\n"

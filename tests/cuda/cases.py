@@ -15,6 +15,7 @@ ALL_LABELS = ("reduction.clf=ova", "loss.clf=bce", "head.de=none")
 ALL_LABELS_SOFTMAX = ("reduction.clf=pal_n", "loss.clf=ds", "head.de=none")
 HUGGING = ("encoder=hf", "encoder.model=bert", "encoder.max_length=8")
 
+# Words in capitals: filter pairs in the data, a refresh before the step, a card without bfloat16.
 PARTS: dict[str, tuple[str, ...]] = {
     "both heads": (),
     "one direction": ("objective.de_q2l_share=1", "objective.clf_q2l_share=0"),
@@ -51,6 +52,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "bert, first token, two towers": (*HUGGING, "encoder.pooling=cls", "encoder.towers=separate"),
     "bert, all labels": (*HUGGING, *ALL_LABELS),
     "bert, frozen": (*HUGGING, "freeze=encoder"),
+    "bert on a V100": (*HUGGING, "V100", "optim.clip=1"),
+    "all labels on a V100": ("V100", *ALL_LABELS),
     "distilbert": (*HUGGING, "encoder.model=distilbert"),
     "roberta": (*HUGGING, "encoder.model=roberta"),
     "modernbert": (*HUGGING, "encoder.model=modernbert"),

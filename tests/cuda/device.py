@@ -24,17 +24,11 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
-from torch.utils.weak import WeakTensorKeyDictionary
 
 DEVICE = torch.device("cuda:0")
 MEMORY = 80 << 30
 HALF = (torch.float16, torch.bfloat16)
 aten = torch.ops.aten
-MAKES_SPARSE = (
-    aten._sparse_coo_tensor_with_dims_and_tensors.default,
-    aten._sparse_coo_tensor_unsafe.default,
-    aten.sparse_coo_tensor.indices_size,
-)
 
 
 def on_device(x: object) -> bool:
@@ -52,8 +46,11 @@ class Device(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lists = WeakTensorKeyDictionary()  # (ids, values, merged) of sparse tensors: fake ones forget them
         self.pinned: weakref.WeakSet[Any] = weakref.WeakSet()  # storages of the host
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and its wrapper costs time
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.prim.device.default:
@@ -122,14 +119,8 @@ class Device(TorchDispatchMode):
     def _answered(self, func: Any, args: Any, kwargs: Any) -> Any:
         """The result where fake tensors have none: all numbers are different, or nothing is known of them."""
         x = args[0] if args else None
-        if func in MAKES_SPARSE:
-            made = func(*args, **kwargs)
-            self.lists[made] = *(x for x in args if isinstance(x, Tensor)), False
-            return made
         if not on_device(x):
             return NotImplemented
-        if x.is_sparse:
-            return self._of_sparse(func, args)
         ids = {"dtype": torch.int64, "device": DEVICE}
         found: Any = NotImplemented
         if func is aten.nonzero.default:
@@ -145,40 +136,6 @@ class Device(TorchDispatchMode):
         if found is not NotImplemented:
             self.waits(func, args)
         return found
-
-    def _of_sparse(self, func: Any, args: Any) -> Any:
-        """Operations on the gradient of a table."""
-        if args[0] not in self.lists:
-            return NotImplemented
-        indices, values, merged = self.lists[args[0]]
-        known = {
-            aten._indices.default: indices,
-            aten.indices.default: indices,
-            aten._values.default: values,
-            aten.values.default: values,
-            aten._nnz.default: len(values),
-            aten.is_coalesced.default: merged,
-        }
-        if func in known:
-            return known[func]
-        if func is aten._coalesced_.default:
-            self.lists[args[0]] = indices, values, args[1]
-            return args[0]
-        if func is aten._coalesce.default:
-            self.waits(func, args)
-            merged = True
-        elif func in (aten.add.Tensor, aten.add_.Tensor):
-            others = self.lists[args[1]]
-            indices, values = torch.cat([indices, others[0]], dim=1), torch.cat([values, others[1]])
-            merged = False
-        elif func not in (aten.detach.default, aten.alias.default, aten.clone.default):
-            return NotImplemented
-        if func is aten.add_.Tensor:
-            made = args[0]
-        else:
-            made = torch.sparse_coo_tensor(indices, values, args[0].shape, check_invariants=False)
-        self.lists[made] = indices, values, merged
-        return made
 
     def _with_rows(self, func: Any, args: Any) -> Any:
         """The arguments with ids in place of a mask: those of all its cells, as their number depends on it."""

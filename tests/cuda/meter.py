@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import transformers
-from device import DEVICE, Device, aten, on_device
+from device import Device, aten, on_device
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
@@ -31,9 +31,6 @@ NO_KERNEL = {  # besides views
     aten.lift_fresh,
     aten.resize_,
     aten.set_,
-    aten._sparse_coo_tensor_with_dims_and_tensors,
-    aten._sparse_coo_tensor_unsafe,
-    aten.sparse_coo_tensor,
     aten.empty,
     aten.empty_like,
     aten.empty_strided,
@@ -100,8 +97,6 @@ class Meter(Device):
         return True
 
     def _hold(self, x: Tensor, line: str) -> None:
-        if x.is_sparse:
-            return  # its lists are held by themselves
         storage = x.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
         if key in self._storages:
@@ -136,6 +131,3 @@ class Meter(Device):
                     return found
             frame = frame.f_back
         return "elsewhere"
-
-
-__all__ = ["DEVICE", "Meter"]

@@ -1,6 +1,6 @@
 """Steps of real size on the fake device: what they ask of it, and what it holds; a line of JSON for each.
 
-python tests/cuda/presets.py [preset ...], in a process with the shim: `benchmarks/gpu/launches.py` and the tests start it.
+python tests/cuda/presets.py [preset ...], in a process with the shim, as the tests and benchmarks/gpu start it
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
 from xmclab.model.encoders import hf
 from xmclab.runs import sizes
+from xmclab.runs.card import parts_on_card
 from xmclab.training.trainer import Trainer
 
-STEPS = 3
-QUERIES = 6000  # training queries; what a step does depends on its batch only
+STEPS = 2  # the second has the states of the optimizers
+BATCHES = 4
 LABELS_PER_QUERY = 5
 DISTILBERT = {"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072}
 MINILM = {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536}
@@ -100,15 +101,15 @@ class Tokens(Tokeniser):
         return Ragged(rng.integers(5, 30, offsets[-1], dtype=np.int32), offsets)
 
 
-def dataset(labels: int) -> Dataset:
+def dataset(queries: int, labels: int) -> Dataset:
     rng = np.random.default_rng(0)
-    columns = rng.integers(labels, size=QUERIES * LABELS_PER_QUERY)
-    rows = np.repeat(np.arange(QUERIES), LABELS_PER_QUERY)
-    targets_NL = sp.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape=(QUERIES, labels))
+    columns = rng.integers(labels, size=queries * LABELS_PER_QUERY)
+    rows = np.repeat(np.arange(queries), LABELS_PER_QUERY)
+    targets_NL = sp.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape=(queries, labels))
     targets_NL.sum_duplicates()
     targets_NL.data[:] = 1
-    nothing = sp.csr_array((QUERIES, labels), dtype=np.float32)
-    train = Split(Texts(QUERIES), Texts(QUERIES), targets_NL, nothing)
+    nothing = sp.csr_array((queries, labels), dtype=np.float32)
+    train = Split(Texts(queries), Texts(queries), targets_NL, nothing)
     none = sp.csr_array((0, labels), dtype=np.float32)
     return Dataset("made", train, Split([], [], none, none), Texts(labels), Texts(labels), "")
 
@@ -141,7 +142,8 @@ def trainer_of(preset: Preset) -> Trainer:
 
     plain = Trainer._model
     with mock.patch.object(Trainer, "_model", model):
-        return Trainer(config, dataset(preset.labels), Tokens(config.settings.data, preset))
+        queries = BATCHES * config.make("sampler").batch_size
+        return Trainer(config, dataset(queries, preset.labels), Tokens(config.settings.data, preset))
 
 
 def measured(preset: Preset) -> dict[str, Any]:
@@ -155,11 +157,11 @@ def measured(preset: Preset) -> dict[str, Any]:
         for step in range(STEPS):
             meter.forget()
             prepared = trainer.prepare(step, rows)
-            copied = meter.pageable.copy()
+            copied, pinned = meter.pageable.copy(), meter.pinned_copies.copy()
             for counter in (meter.waited, meter.pageable, meter.pinned_copies, meter.launched, meter.operations):
                 counter.clear()
             trainer.step(step, prepared)
-        computed = sizes.memory_parts(trainer)
+        parts = [p for p in parts_on_card(trainer) if p.place == "device" and p.phase in ("always", "training")]
     tokens = [sum(len(chunk.tokens["ids_T"]) for chunk in side) for side in (prepared.queries, prepared.labels)]
     return {
         "queries": len(rows),
@@ -170,15 +172,12 @@ def measured(preset: Preset) -> dict[str, Any]:
         "waits": dict(meter.waited),
         "copies": dict(meter.pageable),
         "prepared_copies": dict(copied),
-        "pinned_copies": meter.pinned_copies.total(),
+        "pinned_copies": dict(pinned + meter.pinned_copies),
         "held": meter.held,
         "peak": meter.peak,
         "at_peak": dict(Counter(meter.at_peak).most_common(12)),
-        "parts": {
-            part.name: part.bytes
-            for part in computed
-            if part.place == "device" and part.phase in ("always", "training")
-        },
+        "parts": {part.name: part.bytes for part in parts},
+        "predicted": sizes.peak(parts, "device"),
     }
 
 

@@ -167,3 +167,12 @@ def test_heads_that_cannot_exist_are_refused_before_they_are_made(
 )
 def test_sizes_are_readable(number: int, text: str) -> None:
     assert sizes.size(number) == text
+
+
+def test_texts_encoded_at_once(small_trainer: Callable[..., Trainer]) -> None:
+    trainer: Any = small_trainer("pool.cap=300")
+    assert sizes.texts_at_once(trainer) == 300
+    trainer.chunk = 64
+    assert sizes.texts_at_once(trainer) == 64
+    trainer.fixed = "vectors of a frozen encoder"
+    assert sizes.texts_at_once(trainer) == 0

@@ -614,3 +614,9 @@ def test_label_vectors_that_are_not_finite_are_not_exported(small_run: Path, tmp
     with pytest.raises(DataError, match="label 3, 7: 2 of 922 vectors are not finite"):
         write_export(predictor, small_run, tmp_path / "export", None)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_export_keeps_the_precision_of_its_run(small_run: Path, exported: Path) -> None:
+    known = json.loads((small_run / "environment.json").read_text())["numerics"]
+    assert known["precision"] == "float32"
+    assert json.loads((exported / "index.json").read_text())["numerics"] == known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -256,3 +257,18 @@ def test_texts_without_a_known_word_are_counted_over_all_blocks(predictor: Predi
     texts = ["", "plot functions", "\u4e00\u4e8c", "   "] * 2
     assert sum(len(block) for block, _ in predictor.answer(texts, 1, "de")) == len(texts)
     assert predictor.without_word == 6
+
+
+def test_texts_are_encoded_in_the_precision_of_the_run(small_run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(small_run, tmp_path / "run")
+    (folder / "manifest.json").unlink()
+    environment = json.loads((folder / "environment.json").read_text())
+    found = []
+    for precision in ("float32", "bfloat16"):
+        environment["numerics"]["precision"] = precision
+        (folder / "environment.json").write_text(json.dumps(environment))
+        found.append(open_predictor(folder, default_registry(), "cpu").model.precision.half)
+    assert found == [False, True]
+    del environment["numerics"]  # as in older runs
+    (folder / "environment.json").write_text(json.dumps(environment))
+    assert not open_predictor(folder, default_registry(), "cpu").model.precision.half

@@ -20,6 +20,7 @@ GROUPS = {  # of `xmclab --help`; commands that it does not name come last
     "Compare": ("bench", "tune", "report", "score"),
     "Data": ("data", "synthetic"),
     "Parts and recipes": ("parts", "recipes", "presets", "new", "check"),
+    "This machine": ("doctor",),
 }
 PLUGIN = "--plugin"
 KEYS = "KEY=VALUE"  # the metavar of overrides

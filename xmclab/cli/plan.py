@@ -41,6 +41,10 @@ def plan(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Run folder to come; only its disk is looked at.")
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="CARD", help="Memory on a card that is not here: a100-80, l4-24, ..."),
+    ] = None,
 ) -> None:
     """Say how much memory, time and disk a run will take: xmclab plan recipe=unidec data=debian"""
     registry = default_registry()
@@ -50,13 +54,12 @@ def plan(
     config = resolve(overrides, registry)
     if told:
         note(told)
-    from xmclab.runs import plan as runs
     from xmclab.system.console import Console
 
     with contextlib.redirect_stdout(sys.stderr):  # parts may print; stdout is for results only
         try:
             console = Console(file=sys.stderr)
-            found = {stage: runs.plan(each, console, out) for stage, each in stages_of(config).items()}
+            found = {stage: planned(each, console, out, device) for stage, each in stages_of(config).items()}
         except Exception as error:
             if fault := registry.fault_of(error):
                 traceback.print_exc()
@@ -71,6 +74,17 @@ def plan(
             print_plan(wide_console(), plan, name)
         for text in plan.warnings:
             log.warning("%s", text)
+
+
+def planned(config: Config, console: Console, out: Path | None, device: str | None) -> Plan:
+    """The plan of a stage, here or on a card."""
+    if device is None:
+        from xmclab.runs.plan import plan as plan_here
+
+        return plan_here(config, console, out)
+    from xmclab.runs.card import card_of, plan_for
+
+    return plan_for(config, card_of(device), console, out)
 
 
 def stages_of(config: Config) -> dict[str, Config]:

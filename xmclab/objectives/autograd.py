@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from xmclab.errors import PluginError, Problem
 from xmclab.objectives.engine import divisor
-from xmclab.objectives.scores import without_autocast
 
 if TYPE_CHECKING:
     from xmclab.objectives.objective import Direction
@@ -36,7 +37,7 @@ def value_by_autograd(direction: Direction, s_QP: Tensor, truth: Truth, label_we
     if truth.inverse_propensity_E is not None and term.loss.targets == "inverse_propensity":
         at = truth.row_E, truth.column_E
         t_QP = t_QP.index_put(at, t_QP[at] * truth.inverse_propensity_E.to(t_QP.dtype))
-    with without_autocast(s_QP):
+    with _without_autocast(s_QP.device.type):
         l_QP = term.loss.terms(s_QP, t_QP)
     if l_QP.shape != s_QP.shape:
         raise PluginError(
@@ -48,3 +49,9 @@ def value_by_autograd(direction: Direction, s_QP: Tensor, truth: Truth, label_we
         )
     # Pairs without a weight add exactly 0, even if their loss is inf (0 * inf is NaN).
     return (w_QP * l_QP.masked_fill(w_QP == 0, 0)).sum() / normaliser
+
+
+def _without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
+    """Losses keep the precision of their scores; some convert no tensors within autocast."""
+    available = torch.amp.is_autocast_available(device)
+    return torch.autocast(device, enabled=False) if available else contextlib.nullcontext()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -17,13 +16,6 @@ class Evaluation:
 
     total: Tensor  # scalar, differentiable
     values: dict[str, Tensor]  # of each term and direction, as `ds/q2l`; detached scalars
-
-
-def without_autocast(like: Tensor) -> contextlib.AbstractContextManager[object]:
-    """Where losses are computed: in the precision of their scores."""
-    device = like.device.type
-    available = torch.amp.is_autocast_available(device)
-    return torch.autocast(device, enabled=False) if available else contextlib.nullcontext()
 
 
 class Scores(ABC):

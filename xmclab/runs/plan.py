@@ -81,6 +81,7 @@ class Plan:
     disk: tuple[File, ...]
     folder: Path
     warnings: tuple[str, ...]
+    texts_at_once: int  # that a step encodes
 
     def peak(self, place: Place = "host") -> int:
         """The most memory held at once."""
@@ -166,7 +167,7 @@ def plan(config: Config, console: Console | None = None, folder: Path | None = N
         lacking = [sizes.missing(new, "host", usage.free()), sizes.missing(new, "device", sizes.device_free(device))]
         found = None if any(lacking) else _Rehearsal(config, trainer, opened, peaks)
         parts = _measured_parts(computed, found) if found else computed
-        disk = _files(trainer, found)
+        disk = files_of(trainer, found)
     needed: tuple[Place, ...] = ("host", "device")
     warnings = lacking if found is None else [_does_not_fit(parts, place, room[place]) for place in needed]
     total = sum(file.bytes for file in disk)
@@ -189,6 +190,7 @@ def plan(config: Config, console: Console | None = None, folder: Path | None = N
         disk=tuple(disk),
         folder=folder,
         warnings=tuple(filter(None, [*warnings, sizes.missing_disk(total, room["disk"], folder)])),
+        texts_at_once=sizes.texts_at_once(trainer),
     )
 
 
@@ -311,7 +313,7 @@ def _does_not_fit(parts: list[Part], place: Place, room: int | None) -> str:
     return f"{where}: {sizes.size(needed)} is needed at the peak, {sizes.size(room)} is free; lower {lower}"
 
 
-def _files(trainer: Trainer, found: _Rehearsal | None) -> list[File]:
+def files_of(trainer: Trainer, found: _Rehearsal | None = None) -> list[File]:
     """What the run folder will hold."""
     labels = trainer.data.num_labels
     some = range(0, labels, max(labels // SAMPLED, 1))

@@ -171,13 +171,14 @@ def checkpoints(trainer: Trainer) -> int:
     return settings.keep + 1 if any(rhythm(settings.every)) else 0
 
 
-def memory_parts(trainer: Trainer, validates: bool = False) -> list[Part]:
+def memory_parts(trainer: Trainer, validates: bool = False, where: Place | None = None) -> list[Part]:
     """Everything that can be computed; what encoders and searches need on top is left to measurements.
 
     Args:
         validates: the run keeps the weights of its best epoch.
+        where: where the run computes; by default, on the device of the trainer.
     """
-    where: Place = "device" if trainer.device.type != "cpu" else "host"
+    where = where or ("device" if trainer.device.type != "cpu" else "host")
     parts = [
         *model_parts(trainer.model, where),
         Part("texts and targets", data_bytes(trainer), held=True),
@@ -259,14 +260,29 @@ def index_bytes(config: Config, queries: int, labels: int, width: int) -> int:
 
 def score_bytes(trainer: Trainer) -> int:
     """The largest block of scores of a step."""
-    settings, labels = trainer.settings, trainer.data.num_labels
-    queries = min(getattr(trainer.sampler, "batch_size", len(trainer.rows_N)), len(trainer.rows_N))
-    cap = settings.pool.cap or labels
-    pool = labels if trainer.all_labels else min(queries * (settings.pool.beta + settings.pool.eta), cap, labels)
+    queries, pool = step_sizes(trainer)
     cells = queries * pool
     closed = trainer.streaming or all(objective.has_closed_form for objective in trainer.objectives.values())
     kept, block = block_sizes(trainer.device.type)
     return FLOAT * (cells if cells <= kept or not closed else max(block, queries))
+
+
+def step_sizes(trainer: Trainer) -> tuple[int, int]:
+    """The most queries and labels of a step."""
+    settings, labels = trainer.settings, trainer.data.num_labels
+    queries = min(getattr(trainer.sampler, "batch_size", len(trainer.rows_N)), len(trainer.rows_N))
+    cap = settings.pool.cap or labels
+    pool = labels if trainer.all_labels else min(queries * (settings.pool.beta + settings.pool.eta), cap, labels)
+    return queries, pool
+
+
+def texts_at_once(trainer: Trainer) -> int:
+    """The most texts that a step encodes at once; 0 if it encodes none."""
+    if trainer.fixed:
+        return 0
+    queries, pool = step_sizes(trainer)
+    texts = max(queries, pool if trainer.reads_labels else 0)
+    return min(trainer.chunk or texts, texts)
 
 
 def data_bytes(trainer: Trainer) -> int:

@@ -385,3 +385,13 @@ def test_torch_compiles_the_network_as_a_whole(training: bool, family: str) -> N
     assert all(p.grad is not None for name, p in network.named_parameters() if "pooler" not in name)
     if not training:
         torch.testing.assert_close(found, packed.encode(network, inputs, "mean"), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("family", "name"), [("distilbert", "hidden_dim"), ("bert", "intermediate_size")])
+def test_what_the_gradient_keeps_grows_with_tokens_layers_and_widths(family: str, name: str) -> None:
+    config = AutoConfig.for_model(family, **SHAPES.get(family, DEFAULT))
+    before = packed.graph_bytes(config, 10, half=True)
+    assert packed.graph_bytes(config, 20, half=True) == 2 * before
+    assert before < packed.graph_bytes(config, 10, half=False) < 2 * before
+    setattr(config, name, getattr(config, name) + 1)
+    assert packed.graph_bytes(config, 10, half=True) - before == 4 * 10 * config.num_hidden_layers

@@ -52,6 +52,7 @@ def test_versions_of_torch_without_the_function_call_its_kernel(monkeypatch: pyt
 
 @pytest.mark.parametrize("card", [(8, 0)], indirect=True)
 @pytest.mark.usefixtures("card")
+@pytest.mark.filterwarnings("ignore:Flash attention kernel not used", "ignore:Both fused kernels")
 def test_plain_products_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"no fused attention in float64 .*precision=auto.*encoder\.packing=off"):
         road_of(GPU, torch.float64, 64)

@@ -63,6 +63,9 @@ class HuggingFace(Encoder):
         network.set_attn_implementation(self.attention)
         return Transformer(network, self.tokenizer, self.pooling, self.max_length)
 
+    def graph_bytes(self, tokens: int, half: bool) -> int:
+        return packed.graph_bytes(self.network.config, tokens, half)
+
     def save_assets(self, folder: Path) -> None:
         self.tokenizer.save_pretrained(folder)
         self.network.config.save_pretrained(folder)

@@ -99,6 +99,17 @@ def padding_position(network: Any) -> int | None:
     return index
 
 
+def graph_bytes(config: Any, tokens: int, half: bool) -> int:
+    """What layers of attention and two products keep for the gradient; in half precision, casts of their inputs too.
+
+    Counted on the networks of `FAMILIES`, in multiples of the widths.
+    """
+    width = int(config.hidden_size)
+    inner = int(getattr(config, "intermediate_size", 0) or getattr(config, "hidden_dim", 0) or 4 * width)
+    of_layer = 26 * width + 4 * inner if half else 34 * width + 8 * inner
+    return tokens * (int(config.num_hidden_layers) * of_layer + 5 * width)
+
+
 def pack(tokens: Ragged, padding: int | None = None) -> Tokens:
     """The texts of a chunk by ascending length, without padding. Texts of the same length keep their order.
 
