@@ -30,7 +30,7 @@ from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
 from xmclab.model.encoders import hf
 from xmclab.runs import sizes
-from xmclab.runs.card import parts_on_card
+from xmclab.runs.step_memory import parts_on_card
 from xmclab.training.trainer import Trainer
 
 STEPS = 2  # the second has the states of the optimizers

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from xmclab.errors import ConfigError
-from xmclab.runs import card as cards
 from xmclab.runs import sizes
-from xmclab.runs.card import card_of, fitting_chunk, parts_on_card, plan_for, tokens_at_once, verdict
+from xmclab.runs import step_memory as cards
+from xmclab.runs.card import card_of, plan_for, verdict
+from xmclab.runs.step_memory import fitting_chunk, parts_on_card, tokens_at_once
 from xmclab.system.cards import CARDS, Card
 from xmclab.training.trainer import Trainer
 
@@ -63,10 +64,10 @@ def test_the_chunk_that_fits_is_found_and_named(trainer: Trainer) -> None:
     whole = sizes.peak(parts_on_card(trainer, chunk=0), "device")
     half = sizes.peak(parts_on_card(trainer, chunk=64), "device")
     assert half < whole
-    assert fitting_chunk(trainer, small_card(2 * whole)) == 0
+    assert fitting_chunk(trainer, 2 * whole) == 0
     assert verdict(trainer, parts_on_card(trainer), small_card(2 * whole)) == ""
     tight = small_card(round(half / cards.USABLE) + 1000)
-    assert fitting_chunk(trainer, tight) == 64
+    assert fitting_chunk(trainer, half + 1000) == 64
     text = verdict(trainer, parts_on_card(trainer), tight)
     assert text.startswith("small: ")
     assert text.endswith("encode.chunk=64 fits (gradients stay exact)")
@@ -74,7 +75,7 @@ def test_the_chunk_that_fits_is_found_and_named(trainer: Trainer) -> None:
 
 def test_where_no_chunk_helps_the_largest_parts_are_to_be_lowered(trainer: Trainer) -> None:
     tiny = small_card(1000)
-    assert fitting_chunk(trainer, tiny) is None
+    assert fitting_chunk(trainer, 1000) is None
     assert "lower encode.chunk" in verdict(trainer, parts_on_card(trainer), tiny)
 
 

@@ -29,6 +29,7 @@ from xmclab.runs import presets, rehearsal, sizes, store
 from xmclab.runs.rehearsal import Measured, Peaks
 from xmclab.runs.run import failures
 from xmclab.runs.sizes import Part, Phase, Place
+from xmclab.runs.step_memory import fit_chunk
 from xmclab.system import usage
 from xmclab.training.trainer import Trainer
 
@@ -161,6 +162,7 @@ def plan(config: Config, console: Console | None = None, folder: Path | None = N
             sizes.refuse_too_large(config, opened.training)
             tokeniser = Tokeniser(dataclasses.replace(settings.data, cache=OFF), console)
             trainer = Trainer(config, opened.training, tokeniser, prepares=False)
+            fit_chunk(trainer, opened.validation is not None)
         prepare = time.perf_counter() - started
         computed = sizes.memory_parts(trainer, opened.validation is not None)
         new = sizes.needed_parts(computed)

@@ -38,6 +38,7 @@ from xmclab.runs.profile import Profile
 from xmclab.runs.resume import config_of, earlier_run, refuse_other, without_effect
 from xmclab.runs.sizes import refuse_full_disk, refuse_too_large, shortages
 from xmclab.runs.start import check_starts, read_start
+from xmclab.runs.step_memory import fit_chunk
 from xmclab.system.console import plain
 from xmclab.system.memory import out_of_memory, what_to_lower
 from xmclab.system.progress import note, working
@@ -248,7 +249,10 @@ class _Job:
     def _train(self, trainer: Trainer, log: Log, test: Queries, best: BestEpoch | None, at: Position) -> float:
         """Run the loop, with records shown and sent to trackers, and chosen indexes saved; the seconds of training."""
         folder, settings = self.folder, trainer.settings
+        chunk = fit_chunk(trainer, best is not None)
         self._announce(trainer, best, at)
+        if chunk:
+            note(self.console, chunk)
         trainer.ready()
 
         def keep_model() -> None:
