@@ -72,6 +72,33 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="xmclab-loops")
 
 
+@cache
+def triton_works() -> bool:
+    """Whether Triton can be imported; builds of torch for CUDA bring it along on Linux."""
+    try:
+        importlib.import_module("triton")
+    except ImportError:
+        return False
+    return True
+
+
+def accelerated_on_gpu_by(kernels: str) -> Callable[[Function], Function]:
+    """The same for tensors of a GPU, by a function in `xmclab.kernels.<kernels>` in the language of Triton."""
+
+    def decorate(plain: Function) -> Function:
+        @wraps(plain)
+        def dispatched(x: Tensor, *arguments: Any) -> object:
+            if x.is_cuda and triton_works() and not _by_torch.get():
+                found = getattr(_loops(kernels), plain.__name__)(x, *arguments)
+                if found is not NotImplemented:
+                    return found
+            return plain(x, *arguments)
+
+        return dispatched  # type: ignore[return-value]
+
+    return decorate
+
+
 def accelerated_by(loops: str, when: Callable[..., bool], by_torch: bool = False) -> Callable[[Function], Function]:
     """Let the function of the same name in `xmclab.kernels.<loops>` replace the decorated one, which defines it.
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from xmclab.kernels.dispatch import accelerated_by, large_floats
+from xmclab.kernels.dispatch import accelerated_by, accelerated_on_gpu_by, large_floats
 
 PIECE = 1 << 18  # numbers
 HEAD_BITS = 20  # columns of a head beyond 2^20, or heads beyond 2^12, repeat draws of others
@@ -123,6 +123,7 @@ def current() -> Keyed | None:
 # Dropping
 
 
+@accelerated_on_gpu_by("dropout_triton")
 @accelerated_by("dropout", when=large_floats)
 def drop(x: Tensor, key: Tensor, site: int, rate: float) -> Tensor:
     """`x` with a share `rate` of its numbers at 0, the others divided by 1 - rate; its gradient is dropped alike.
