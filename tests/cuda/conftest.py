@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,9 +26,7 @@ def in_process(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     """
     import shim
 
-    if reason := shim.missing():
-        warnings.warn(reason, stacklevel=1)
-        pytest.skip(reason)
+    shim.require()
     shared = tmp_path_factory.getbasetemp()
     if hasattr(request.config, "workerinput"):
         shared = shared.parent  # of all workers

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import torch
@@ -31,6 +32,15 @@ def missing() -> str:
     if compiler() is None:
         return "fake CUDA device: no C++ compiler; install g++, or set CXX"
     return ""
+
+
+def require() -> None:
+    """Skip a test, and warn, where it cannot be had."""
+    import pytest
+
+    if reason := missing():
+        warnings.warn(reason, stacklevel=2)
+        pytest.skip(reason)
 
 
 def compiler() -> str | None:
