@@ -234,7 +234,7 @@ def test_tests_mirror_the_code_file_by_file() -> None:
 
 def test_only_kernels_know_what_is_compiled() -> None:
     """Others may say that a plain function can be replaced, or that a run wants torch to compile."""
-    allowed = {"accelerated_by", "compiled_by_torch", "in_large_pages", "random_bits"}
+    allowed = {"accelerated_by", "accelerated_on_gpu_by", "compiled_by_torch", "in_large_pages", "random_bits"}
     allowed |= {"large_floats", "large_matrix", "large_table"}
     strays = []
     for name, file in modules():

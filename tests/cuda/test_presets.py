@@ -19,7 +19,7 @@ class Ceiling(NamedTuple):
 
 
 GOAL = 700  # launches of the first
-CEILINGS = {"MiniLM titles": Ceiling(launches=2550), "small all labels": Ceiling(launches=600)}
+CEILINGS = {"MiniLM titles": Ceiling(launches=1550), "small all labels": Ceiling(launches=600)}
 Ran = Callable[[str], dict[str, Any]]
 
 

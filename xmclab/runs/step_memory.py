@@ -16,7 +16,7 @@ USABLE = 0.9  # of a card's memory: the rest goes to the allocator, and to libra
 SCORE_COPIES = 2  # of a block: scores, exponentials
 ROW_COPIES = 5  # of the rows of a block: values, gradient, what the update makes of them
 GRAPHS = "activations"
-DRAWN = 24  # bytes of a number whose dropout is drawn by keys
+DRAWN = 24  # bytes of a number whose dropout is drawn by keys, where there is no Triton
 
 
 def parts_on_card(
