@@ -40,8 +40,8 @@ def doctor(
 ) -> None:
     """Check this machine and installation: xmclab doctor
 
-    Exit code 4 if there is a problem: a run would fail, a card that is here cannot be used, or (--bench) numbers are
-    not what they must be.
+    Exit code 4 if there is a problem: something that a run may ask for would fail, a card that is here cannot be used,
+    or (--bench) numbers are not what they must be.
     """
     if bench:
         _bench(overrides, out, as_json)
@@ -87,7 +87,7 @@ def _bench(overrides: list[str] | None, out: Path | None, as_json: bool) -> None
             json.dump(found, stream, indent=1)
     print_json(found) if as_json else show(Console(highlight=False), found)
     if out is not None:
-        note(f"{out}: no names of machines, people or folders are in it")
+        note(f"wrote {out}; it names no machine, person or folder")
     if any(check["passed"] is False for check in found["equality"]):
         raise typer.Exit(SICK)
 

@@ -43,8 +43,7 @@ def _driver(machine: Machine, torch: TorchFacts) -> Iterator[Finding]:
     elif not has_cards(machine):
         if torch.cuda:
             what = f"none, and torch was built for CUDA {torch.cuda}"
-            why = "there is no NVIDIA card: runs use the CPU, for which a torch without CUDA is gigabytes smaller"
-            yield note("hardware", "driver", what, why, wheel_of_torch(machine, reinstall=True))
+            yield note("hardware", "driver", what, "no NVIDIA card is visible here, so runs use the CPU")
     elif driver is None:
         what = f"none, with {cards} NVIDIA card{'s' * (cards > 1)} in this machine"
         fix = f"install NVIDIA's driver{_at_least(torch.cuda)}, then restart the machine"
@@ -129,7 +128,9 @@ def cpu(machine: Machine, torch: TorchFacts, trial: Callable[[], tuple[bool | No
     """Cores, threads, memory, and whether products in bfloat16 are safe."""
     cores, free = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(), usage.free()
     memory = f", {free / GIB:.1f} GiB free" if free else ""
-    what = f"{torch.isa}, {cores} core{'s' * (cores != 1)}, {torch.threads} thread{'s' * (torch.threads != 1)}{memory}"
+    limit = machine.environment.get("OMP_NUM_THREADS")
+    threads = f"{torch.threads} thread{'s' * (torch.threads != 1)}" + (f" (OMP_NUM_THREADS={limit})" if limit else "")
+    what = f"{torch.isa}, {cores} core{'s' * (cores != 1)}, {threads}{memory}"
     if cores and torch.threads > cores:
         why = "more threads than cores wait for each other"
         yield note("hardware", "CPU", what, why, f"export OMP_NUM_THREADS={cores}")

@@ -26,6 +26,7 @@ class Optional:
     name: str
     install: str  # what pip installs
     gains: str
+    imports: str = ""  # a module to try, of a package that runs do without if it is broken, and say nothing
 
 
 OPTIONAL = (
@@ -34,6 +35,7 @@ OPTIONAL = (
         '"xmclab[speed]"',
         "steps on a CPU 1.15 to 1.25 times as fast by its passes over scores, up to 1.8 times by its updates of "
         "tables (measured, docs/performance.md)",
+        "numba",
     ),
     Optional("pyarrow", '"xmclab[parquet]"', "reads and writes Parquet"),
     Optional("sentence-transformers", "sentence-transformers", "opens exports as a model; the loss in its trainer"),
@@ -57,7 +59,7 @@ def software(machine: Machine, torch: TorchFacts) -> Iterator[Finding]:
     yield _torch(machine, found, torch)
     yield from faiss(machine, found, bool(torch.cards))
     yield from _compilers(machine, found, torch)
-    yield from _optional(found)
+    yield from _optional(machine, found)
 
 
 def requirements(found: Mapping[str, Distribution], extra: str = "") -> Iterator[Requirement]:
@@ -193,9 +195,7 @@ def _compilers(machine: Machine, found: Mapping[str, Distribution], torch: Torch
     if "triton" in found:
         yield ok("optional", "triton", found["triton"].version)
     else:
-        gain = (
-            "compile=true fails without it; it fuses what is between products, a fifth of a step on an A100 (computed)"
-        )
+        gain = "compile=true fails without it, and keyed dropout takes a thousand launches a step more (counted)"
         yield note("optional", "triton", "is not installed", gain, "pip install triton")
     if any(card.capability >= (8, 0) for card in torch.cards):
         yield from _flash(found)
@@ -208,8 +208,8 @@ def _flash(found: Mapping[str, Distribution]) -> Iterator[Finding]:
         yield ok("optional", "flash_attn", "is not installed", "torch's own kernels are used")
 
 
-def _optional(found: Mapping[str, Distribution]) -> Iterator[Finding]:
-    """What is there in one line, what is missing or too old in a line each."""
+def _optional(machine: Machine, found: Mapping[str, Distribution]) -> Iterator[Finding]:
+    """What is there in one line; what is missing, too old or broken in a line each."""
     there: list[str] = []
     least: dict[str, Requirement] = {}
     least |= {canonicalize_name(each.name): each for extra in _extras(found) for each in requirements(found, extra)}
@@ -220,6 +220,10 @@ def _optional(found: Mapping[str, Distribution]) -> Iterator[Finding]:
         elif needed and not installed.satisfies(str(needed)):
             fix = f'pip install --upgrade "{needed.name}{needed.specifier}"'
             yield note("optional", each.name, f"{installed.version} is too old", f"for: {each.gains}", fix)
+        elif each.imports and machine.paths is None and (error := _import_error(each.imports)):
+            fix = f"pip install --force-reinstall {each.name}"
+            what = f"{installed.version} cannot be imported: {error}"
+            yield note("optional", each.name, what, f"runs go on without it, and without: {each.gains}", fix)
         else:
             there.append(f"{each.name} {installed.version}")
     if there:

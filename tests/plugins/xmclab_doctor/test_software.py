@@ -150,3 +150,14 @@ def test_an_optional_package_that_is_too_old_for_its_extra(machine: Make) -> Non
 def test_a_checkout_that_was_never_installed_says_what_to_do(machine: Make) -> None:
     found = named(software(machine(xmclab=None), CPU), "xmclab")
     assert (found.status, found.fix) == ("note", "pip install .")
+
+
+def test_a_package_that_runs_silently_do_without_is_tried(machine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = machine(numba="0.61")
+    here = Machine(made.root)
+    known = made.distributions()
+    monkeypatch.setattr(Machine, "distributions", lambda self: known)
+    monkeypatch.setattr("xmclab_doctor.software._import_error", lambda module: "broken" if module == "numba" else "")
+    found = named(software(here, CPU), "numba")
+    assert (found.status, found.what) == ("note", "0.61 cannot be imported: broken")
+    assert found.fix == "pip install --force-reinstall numba"
