@@ -200,9 +200,13 @@ def _sizes(stats: dict[str, Any]) -> dict[str, int]:
 
 
 def _same_text(stats: dict[str, Any]) -> dict[str, int]:
-    """Queries that have the text of a label, and those whose pair with it is neither true nor filtered."""
-    names = {"queries": "texts_of_labels", "kept": "texts_of_labels_kept"}
-    return {name: stats["train"][key] + stats["test"][key] for name, key in names.items()}
+    """Queries that have the text of a label: all; those that list it as true; those that keep it without listing it.
+
+    And pairs of both that are left out.
+    """
+    names = {"queries": "", "listed": "_listed", "left_out": "_left_out", "kept": "_kept_unlisted"}
+    keys = {name: f"texts_of_labels{ending}" for name, ending in names.items()}
+    return {name: stats["train"][key] + stats["test"][key] for name, key in keys.items()}
 
 
 def _messages(records: list[logging.LogRecord], level: int) -> list[str]:
