@@ -129,7 +129,7 @@ class _Place:
         low = min(self.differences[pair].low for pair in pairs)
         high = max(self.differences[pair].high for pair in pairs)
         digits = 1 if min(abs(low), abs(high)) >= 0.1 else 2
-        return f"{low:.{digits}f} to {high:.{digits}f}"
+        return f"{low:z.{digits}f} to {high:z.{digits}f}"
 
 
 def _mostly_ahead(ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
@@ -303,7 +303,7 @@ def _beside(place: _Place, leader: str) -> Iterator[str]:
         else:
             found = place.outside[pair if value > 0 else pair[::-1]]
             where = "behind" if value > 0 else "ahead of"
-            span = f"{found.low:.1f} to {found.high:.1f} points (95 % interval)"
+            span = f"{found.low:z.1f} to {found.high:z.1f} points (95 % interval)"
             yield f"The predictions {name} are {where} {_told(leader)}, by {span}"
 
 

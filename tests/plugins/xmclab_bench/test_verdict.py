@@ -111,6 +111,11 @@ def test_rows_that_are_all_tied_have_the_interval_of_their_difference(names: str
     assert told(document) == f"P@1 of de: {sentence}"
 
 
+def test_no_interval_begins_at_minus_zero() -> None:
+    document = compared({"A": 41.0, "B": 40.503}, pairs("AB"))
+    assert "A minus B is 0.00 to 1.00 points" in told(document)
+
+
 def test_ties_are_not_transitive() -> None:
     document = compared({"A": 41.0, "B": 40.5, "C": 40.0}, pairs("AB", "BC"))
     assert told(document) == (
