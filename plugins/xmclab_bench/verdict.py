@@ -152,7 +152,7 @@ def _verdict(document: Mapping[str, Any], column: str, search: str, metric: str)
     elif len(place.rows) == 1:
         told = [f"{_told(leader)} is the only row"]
     elif single:
-        seeds = "one seed" if len(single) == len(place.rows) else f"one seed of {_rows(single)}"
+        seeds = "one seed" if len(single) == len(place.rows) else f"one seed of {in_words(single)}"
         told = [f"{_highest(place, leader)}, but with {seeds} nothing can be called better"]
     elif not tested:
         told = [f"{_highest(place, leader)}, but the rows were not tested against each other"]
@@ -245,7 +245,7 @@ def _highest(place: _Place, leader: str) -> str:
     best = [name for name in shown if shown[name] == shown[leader]]
     if len(best) == len(shown) > MOST_NAMED:
         return f"all {len(best)} rows are tied at {shown[leader]}"
-    return f"{_rows(best)} {'has' if len(best) == 1 else 'tie for'} the highest, {shown[leader]}"
+    return f"{in_words(best)} {'has' if len(best) == 1 else 'tie for'} the highest, {shown[leader]}"
 
 
 def _tied(place: _Place, group: Sequence[str], ahead: Sequence[tuple[str, str]], others: bool) -> list[str]:
@@ -255,12 +255,12 @@ def _tied(place: _Place, group: Sequence[str], ahead: Sequence[tuple[str, str]],
         return []
     if ahead:
         differ = _names([f"{_told(a)} is ahead of {_told(b)}" for a, b in ahead])
-        return [f"{_rows(tied)} cannot be told apart from {_told(leader)}, though {differ}"]
+        return [f"{in_words(tied)} cannot be told apart from {_told(leader)}, though {differ}"]
     if others:
-        return [f"{_rows(group)} cannot be told apart"]
+        return [f"{in_words(group)} cannot be told apart"]
     span = place.span([(leader, other) for other in tied])
     minus = f"{_told(leader)} minus {_told(tied[0]) if len(tied) == 1 else 'the others'}"
-    return [f"{_rows(group)} cannot be told apart: {minus} is {span} points (95 % interval)"]
+    return [f"{in_words(group)} cannot be told apart: {minus} is {span} points (95 % interval)"]
 
 
 def _behind(place: _Place, group: Sequence[str], pattern: Sequence[Status], behind: Sequence[str]) -> str:
@@ -270,13 +270,13 @@ def _behind(place: _Place, group: Sequence[str], pattern: Sequence[Status], behi
         rows = [row for row, other in zip(group, pattern, strict=True) if other == status]
         if rows and status == "tied":
             them = _told(behind[0]) if len(behind) == 1 else "them"
-            which = _rows(rows) if len(rows) <= MOST_NAMED else f"the other {len(rows)}"
+            which = in_words(rows) if len(rows) <= MOST_NAMED else f"the other {len(rows)}"
             clauses.append(f"{which} cannot be told apart from {them}")
         elif rows:
-            each = "each is" if 1 < len(rows) == len(group) else f"{_rows(rows)} {'is' if len(rows) == 1 else 'are'}"
+            each = "each is" if 1 < len(rows) == len(group) else f"{in_words(rows)} {'is' if len(rows) == 1 else 'are'}"
             others = len(place.rows) - len(group)
             whole = f"{'every other row' if len(group) == 1 else f'the other {others} rows'}"
-            named = _by(place, rows, behind, whole if len(behind) == others else _rows(behind))
+            named = _by(place, rows, behind, whole if len(behind) == others else in_words(behind))
             clauses.append(
                 f"{each} {'better than' if status == 'better' else 'ahead of'} {named}{ending.format(place.trials)}"
             )
@@ -311,18 +311,19 @@ def _reservations(document: Mapping[str, Any], place: _Place, tested: Sequence[s
     """Rows that the verdict leaves out, or that were not treated like the others."""
     states = {group["name"]: group["state"] for group in document["groups"] if group["column"] == column}
     if unfinished := [name for name, state in states.items() if state != "finished"]:
-        yield f"Not finished: {_rows(unfinished)}"
+        yield f"Not finished: {in_words(unfinished)}"
     if tested and (untested := [name for name in place.rows if name not in (*tested, *unfinished)]):
-        yield f"Not tested: {_rows(untested)}"
+        yield f"Not tested: {in_words(untested)}"
     if place.bands and (untuned := [name for name in place.rows if name not in place.bands]):
-        yield f"Not tuned: {_rows(untuned)}"
+        yield f"Not tuned: {in_words(untuned)}"
     cells = Counter(left["name"] for left in document["left_out"] if left["column"] == column)
     if cells:
         counts = [f"{_told(name)} ({count} cell{'s' if count > 1 else ''})" for name, count in cells.items()]
         yield f"Missing: {_names(counts)}"
 
 
-def _rows(names: Sequence[str]) -> str:
+def in_words(names: Sequence[str]) -> str:
+    """The names of rows, as a sentence has them."""
     return _names([_told(name) for name in names])
 
 
