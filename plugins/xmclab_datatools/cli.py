@@ -204,8 +204,8 @@ def _same_text(stats: dict[str, Any]) -> dict[str, int]:
 
     And pairs of both that are left out.
     """
-    names = {"queries": "", "listed": "_listed", "left_out": "_left_out", "kept": "_kept_unlisted"}
-    keys = {name: f"texts_of_labels{ending}" for name, ending in names.items()}
+    keys = {"queries": "texts_of_labels"}
+    keys |= {"listed": "own_labels_listed", "left_out": "own_labels_left_out", "kept": "own_labels_unlisted"}
     return {name: stats["train"][key] + stats["test"][key] for name, key in keys.items()}
 
 

@@ -64,9 +64,9 @@ def _of_queries(split: Split, label_texts: Sequence[str]) -> dict[str, Any]:
         "filter_pairs": int(split.filter_NL.nnz),
         **_of_texts(split.texts),
         "texts_of_labels": own.queries,
-        "texts_of_labels_listed": own.listed,
-        "texts_of_labels_left_out": own.filtered,
-        "texts_of_labels_kept_unlisted": rows_with_entry(own.others_NL),
+        "own_labels_listed": own.listed,
+        "own_labels_left_out": own.filtered,
+        "own_labels_unlisted": rows_with_entry(own.others_NL),
     }
 
 

@@ -30,7 +30,7 @@ def filter_same_text(dataset: Dataset, choice: Literal["auto", "filter", "keep"]
     own = [own_labels(split, dataset.label_texts) for split in splits]
     of_all = f"of {sum(map(len, splits)):,} queries"
     if listed := sum(found.listed for found in own):
-        trivial = "text search answers them trivially, so drop these labels if they are no real answers"
+        trivial = "text search answers them trivially, so drop these labels unless they are real answers"
         logger.warning(
             "%s: %s",
             dataset.name,
