@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from xmclab_bench.document import Baselines, Document, Group, Wanted, compare
 from xmclab_bench.run_folder import Run, read_run
 from xmclab_bench.spec import METRICS
 
+SEED = re.compile(r"[-_. ]+(?:seed[-_=. ]?|s)?\d+$")  # at the end of a folder's name
 MEASURES = ("train", "memory", "pool", "positives")
 
 
@@ -35,7 +37,8 @@ def compare_folders(folders: Sequence[Path], metrics: Sequence[str] | None) -> D
         raise ConfigError(
             *(Problem("--metrics", f"no run has {name!r}", did_you_mean(name, known)) for name in unknown)
         )
-    groups = [Group(_name(some, runs), "", some) for some in _shared_rows(runs)]
+    rows = _shared_rows(runs)
+    groups = [Group(name, "", some) for name, some in zip(_names(rows, runs), rows, strict=True)]
     searches = list(dict.fromkeys(search for run in runs for search in run.metrics))
     title = groups[0].name if len(groups) == 1 else f"{len(groups)} runs"
     baselines = [
@@ -60,6 +63,15 @@ def _shared_rows(runs: Sequence[Run]) -> list[list[Run]]:
         rows.setdefault((of_any_seed, seen[config]), []).append(run)
         seen[config] += 1
     return list(rows.values())
+
+
+def _names(rows: Sequence[Sequence[Run]], runs: Sequence[Run]) -> list[str]:
+    """The name of each row: `ds` for the folders `ds-0` and `ds-1`, unless another row has that name."""
+    names = [_name(some, runs) for some in rows]
+    stems = [{SEED.sub("", run.folder.resolve().name) for run in some} if len(some) > 1 else set() for some in rows]
+    short = [some.pop() if len(some) == 1 else name for some, name in zip(stems, names, strict=True)]
+    taken = Counter([*short, *names])
+    return [ours if ours and taken[ours] == 1 else name for ours, name in zip(short, names, strict=True)]
 
 
 def _name(group: Sequence[Run], runs: Sequence[Run]) -> str:

@@ -42,7 +42,7 @@ def run_jobs(jobs: Sequence[Job], at_once: int, console: Console) -> list[LeftOu
                 if failure:
                     failures.append(failure)
                 view.ended(job, failure.reason if failure else "")
-            view.update()
+            view.update([job for future, job in futures.items() if future.running()])
     return failures
 
 

@@ -19,6 +19,7 @@ from xmclab.system.console import plain
 from xmclab.system.terminal import printable
 from xmclab_bench.document import Document
 from xmclab_bench.run_folder import MEASURES, TARGET
+from xmclab_bench.verdict import in_words
 
 MARKUP = re.compile(r"[\\|`]|<(?=[A-Za-z/!?])|(?<=\])\(")  # of Markdown: cells, code, HTML, links and images
 UNBOUNDED = 10_000  # columns
@@ -200,11 +201,19 @@ def remarks(document: Document) -> list[str]:
 
 
 def chosen(document: Document) -> list[str]:
-    """The settings that were chosen for each row, by this search or an earlier one."""
+    """The settings that were chosen for each row, by this search or an earlier one; rows with the same share a line."""
     found = {row: " ".join(settings) for row, settings in document["chosen"].items()}
     for row in (document["tuning"] or {"rows": []})["rows"]:
         found[_place(row)] = " ".join(f"{key}={value}" for key, value in row["chosen"].items())
-    return [f"chosen for {row}: {settings}" for row, settings in found.items() if settings]
+    alike: dict[str, list[str]] = {}
+    for row, settings in found.items():
+        if settings:
+            alike.setdefault(settings, []).append(row)
+    every = {_place(group) for group in document["groups"]} if len(document["groups"]) > 1 else set()
+    return [
+        f"chosen for {'every row' if every and every.issubset(rows) else in_words(rows)}: {settings}"
+        for settings, rows in alike.items()
+    ]
 
 
 def _place(group: Mapping[str, Any]) -> str:

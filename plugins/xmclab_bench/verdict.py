@@ -39,12 +39,13 @@ ENDINGS: Mapping[Status, str] = {
 
 def judged(document: Mapping[str, Any]) -> dict[str, Any]:
     """The document with its verdicts, and with bold numbers that agree with them."""
-    found = [
+    every = [
         _verdict(document, column, search, metric)
         for column in dict.fromkeys(row["column"] for row in document["rows"])
         for search in dict.fromkeys(row["search"] for row in document["rows"])
         for metric in document["metrics"]
     ]
+    found = [each.document for each in every]
     best = {(each["best"], each["column"], each["search"], each["metric"]) for each in found}
     rows = [
         {
@@ -56,21 +57,41 @@ def judged(document: Mapping[str, Any]) -> dict[str, Any]:
         }
         for row in document["rows"]
     ]
-    return {**document, "rows": rows, "verdicts": found, "verdict": _headline(document, found)}
+    return {**document, "rows": rows, "verdicts": found, "verdict": _headline(document, every)}
 
 
-def _headline(document: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of the first metric, in the search that most rows have; the last of those."""
+@dataclass(frozen=True)
+class _Verdict:
+    """The verdict on one place."""
+
+    document: Mapping[str, Any]
+    rows: frozenset[str]  # that were compared
+    better: frozenset[tuple[str, str]]  # a row, and one that it is better than
+    compared: str  # how the rows compare, in words; the sentences of the document add reservations
+
+
+def _headline(document: Mapping[str, Any], verdicts: Sequence[_Verdict]) -> dict[str, Any]:
+    """Of the first metric, in the search that most rows have; the last of those. A last line has other searches."""
     metric = next(iter(document["metrics"]), "")
     having = Counter(row["search"] for row in document["rows"] if metric in row["metrics"])
     search = max(reversed(having), key=having.__getitem__, default="")
-    sentences = [
-        sentence
-        for each in verdicts
-        if (each["search"], each["metric"]) == (search, metric)
-        for sentence in each["sentences"]
-    ]
+    of_metric = [each for each in verdicts if each.document["metric"] == metric]
+    shown = {each.document["column"]: each for each in of_metric if each.document["search"] == search}
+    sentences = [sentence for each in shown.values() for sentence in each.document["sentences"]]
+    differing = [each for each in of_metric if _differs(each, shown[each.document["column"]])]
+    if differing:
+        more = len(differing) - MOST_NAMED
+        further = [f"{more} more verdict{'s' if more > 1 else ''} differ{'' if more > 1 else 's'}."] if more > 0 else []
+        told = (each.compared for each in differing[:MOST_NAMED])
+        sentences.append(" ".join(["Other searches differ.", *told, *further]))
     return {"search": search, "metric": metric, "sentences": sentences or ["There are no results to compare yet."]}
+
+
+def _differs(verdict: _Verdict, shown: _Verdict) -> bool:
+    """Whether other rows are better than others, of those that both verdicts compare."""
+    rows = verdict.rows & shown.rows
+    ours, theirs = ({pair for pair in each.better if rows.issuperset(pair)} for each in (verdict, shown))
+    return ours != theirs
 
 
 @dataclass(frozen=True)
@@ -108,7 +129,7 @@ class _Place:
         low = min(self.differences[pair].low for pair in pairs)
         high = max(self.differences[pair].high for pair in pairs)
         digits = 1 if min(abs(low), abs(high)) >= 0.1 else 2
-        return f"{low:.{digits}f} to {high:.{digits}f}"
+        return f"{low:z.{digits}f} to {high:z.{digits}f}"
 
 
 def _mostly_ahead(ours: Mapping[str, float], theirs: Mapping[str, float]) -> bool:
@@ -118,30 +139,34 @@ def _mostly_ahead(ours: Mapping[str, float], theirs: Mapping[str, float]) -> boo
     return ahead > behind and bool(binomtest(ahead, ahead + behind).pvalue < SIGNIFICANT)
 
 
-def _verdict(document: Mapping[str, Any], column: str, search: str, metric: str) -> dict[str, Any]:
+def _verdict(document: Mapping[str, Any], column: str, search: str, metric: str) -> _Verdict:
     """The verdict on one place: its highest row, the best row if there is one, and the sentences."""
     place = _place(document, column, search, metric)
     tested = [name for name in place.rows if any(name in pair for pair in place.differences)]
     leader, best = next(iter(tested or place.rows), None), None
+    rows: frozenset[str] = frozenset()
+    better: frozenset[tuple[str, str]] = frozenset()
     single = [name for name, row in place.rows.items() if row["sd"] is None]
     if leader is None:
         told = []
     elif len(place.rows) == 1:
         told = [f"{_told(leader)} is the only row"]
     elif single:
-        seeds = "one seed" if len(single) == len(place.rows) else f"one seed of {_rows(single)}"
+        seeds = "one seed" if len(single) == len(place.rows) else f"one seed of {in_words(single)}"
         told = [f"{_highest(place, leader)}, but with {seeds} nothing can be called better"]
     elif not tested:
         told = [f"{_highest(place, leader)}, but the rows were not tested against each other"]
     else:
-        best, told = _compared(place, tested)
+        rows = frozenset(tested)
+        best, better, told = _compared(place, tested)
+    compared = len(told)
     if told:
         where = f"{document['columns'] or 'column'}={column}, " if column else ""
         others = () if single or leader is None else _beside(place, leader)
         reservations = _reservations(document, place, tested, column)
         told = [f"{where}{metric} of {search}: {told[0]}", *told[1:], *others, *reservations]
     sentences = [f"{text}." for text in told]
-    return {
+    found = {
         "column": column,
         "search": search,
         "metric": metric,
@@ -149,6 +174,7 @@ def _verdict(document: Mapping[str, Any], column: str, search: str, metric: str)
         "best": best,
         "sentences": sentences,
     }
+    return _Verdict(found, rows, better, " ".join(sentences[:compared]))
 
 
 def _place(document: Mapping[str, Any], column: str, search: str, metric: str) -> _Place:
@@ -190,8 +216,8 @@ def _place(document: Mapping[str, Any], column: str, search: str, metric: str) -
     return _Place(ordered, differences, bands, scores, tuning["trials"], outside)
 
 
-def _compared(place: _Place, tested: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The best row, if one is better than every other, and who is tied with the highest row or behind it."""
+def _compared(place: _Place, tested: Sequence[str]) -> tuple[str | None, frozenset[tuple[str, str]], list[str]]:
+    """The best row, if one is better than every other; pairs of a better row and another; and all that in words."""
     leader, *others = tested
     ahead = place.significant([(leader, other) for other in others])
     rest = [other for other in others if (leader, other) in ahead]
@@ -209,7 +235,8 @@ def _compared(place: _Place, tested: Sequence[str]) -> tuple[str | None, list[st
     if len(group) > 1 and clear in patterns:
         told[:2] = [f"{told[0]}; {told[1]}"]
     best = len(group) == 1 and len(patterns.get(clear, ())) == len(place.rows) - 1
-    return leader if best else None, told
+    confirmed = frozenset(pair for pair in ahead if place.confirmed(*pair) == better)
+    return leader if best else None, confirmed, told
 
 
 def _highest(place: _Place, leader: str) -> str:
@@ -218,7 +245,7 @@ def _highest(place: _Place, leader: str) -> str:
     best = [name for name in shown if shown[name] == shown[leader]]
     if len(best) == len(shown) > MOST_NAMED:
         return f"all {len(best)} rows are tied at {shown[leader]}"
-    return f"{_rows(best)} {'has' if len(best) == 1 else 'tie for'} the highest, {shown[leader]}"
+    return f"{in_words(best)} {'has' if len(best) == 1 else 'tie for'} the highest, {shown[leader]}"
 
 
 def _tied(place: _Place, group: Sequence[str], ahead: Sequence[tuple[str, str]], others: bool) -> list[str]:
@@ -228,12 +255,12 @@ def _tied(place: _Place, group: Sequence[str], ahead: Sequence[tuple[str, str]],
         return []
     if ahead:
         differ = _names([f"{_told(a)} is ahead of {_told(b)}" for a, b in ahead])
-        return [f"{_rows(tied)} cannot be told apart from {_told(leader)}, though {differ}"]
+        return [f"{in_words(tied)} cannot be told apart from {_told(leader)}, though {differ}"]
     if others:
-        return [f"{_rows(group)} cannot be told apart"]
+        return [f"{in_words(group)} cannot be told apart"]
     span = place.span([(leader, other) for other in tied])
     minus = f"{_told(leader)} minus {_told(tied[0]) if len(tied) == 1 else 'the others'}"
-    return [f"{_rows(group)} cannot be told apart: {minus} is {span} points (95 % interval)"]
+    return [f"{in_words(group)} cannot be told apart: {minus} is {span} points (95 % interval)"]
 
 
 def _behind(place: _Place, group: Sequence[str], pattern: Sequence[Status], behind: Sequence[str]) -> str:
@@ -243,13 +270,13 @@ def _behind(place: _Place, group: Sequence[str], pattern: Sequence[Status], behi
         rows = [row for row, other in zip(group, pattern, strict=True) if other == status]
         if rows and status == "tied":
             them = _told(behind[0]) if len(behind) == 1 else "them"
-            which = _rows(rows) if len(rows) <= MOST_NAMED else f"the other {len(rows)}"
+            which = in_words(rows) if len(rows) <= MOST_NAMED else f"the other {len(rows)}"
             clauses.append(f"{which} cannot be told apart from {them}")
         elif rows:
-            each = "each is" if 1 < len(rows) == len(group) else f"{_rows(rows)} {'is' if len(rows) == 1 else 'are'}"
+            each = "each is" if 1 < len(rows) == len(group) else f"{in_words(rows)} {'is' if len(rows) == 1 else 'are'}"
             others = len(place.rows) - len(group)
             whole = f"{'every other row' if len(group) == 1 else f'the other {others} rows'}"
-            named = _by(place, rows, behind, whole if len(behind) == others else _rows(behind))
+            named = _by(place, rows, behind, whole if len(behind) == others else in_words(behind))
             clauses.append(
                 f"{each} {'better than' if status == 'better' else 'ahead of'} {named}{ending.format(place.trials)}"
             )
@@ -276,7 +303,7 @@ def _beside(place: _Place, leader: str) -> Iterator[str]:
         else:
             found = place.outside[pair if value > 0 else pair[::-1]]
             where = "behind" if value > 0 else "ahead of"
-            span = f"{found.low:.1f} to {found.high:.1f} points (95 % interval)"
+            span = f"{found.low:z.1f} to {found.high:z.1f} points (95 % interval)"
             yield f"The predictions {name} are {where} {_told(leader)}, by {span}"
 
 
@@ -284,18 +311,19 @@ def _reservations(document: Mapping[str, Any], place: _Place, tested: Sequence[s
     """Rows that the verdict leaves out, or that were not treated like the others."""
     states = {group["name"]: group["state"] for group in document["groups"] if group["column"] == column}
     if unfinished := [name for name, state in states.items() if state != "finished"]:
-        yield f"Not finished: {_rows(unfinished)}"
+        yield f"Not finished: {in_words(unfinished)}"
     if tested and (untested := [name for name in place.rows if name not in (*tested, *unfinished)]):
-        yield f"Not tested: {_rows(untested)}"
+        yield f"Not tested: {in_words(untested)}"
     if place.bands and (untuned := [name for name in place.rows if name not in place.bands]):
-        yield f"Not tuned: {_rows(untuned)}"
+        yield f"Not tuned: {in_words(untuned)}"
     cells = Counter(left["name"] for left in document["left_out"] if left["column"] == column)
     if cells:
         counts = [f"{_told(name)} ({count} cell{'s' if count > 1 else ''})" for name, count in cells.items()]
         yield f"Missing: {_names(counts)}"
 
 
-def _rows(names: Sequence[str]) -> str:
+def in_words(names: Sequence[str]) -> str:
+    """The names of rows, as a sentence has them."""
     return _names([_told(name) for name in names])
 
 

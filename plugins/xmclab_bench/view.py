@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,6 +55,7 @@ class GridView:
         self.jobs, self.console = jobs, console
         self.cached = {job for job in jobs if job.done}
         self.failed: set[Job] = set()
+        self.running: set[Job] = set()
         self._ended = 0
         self._live: Live | None = None
 
@@ -78,7 +79,9 @@ class GridView:
         count = f"[{self._ended}/{len(self.jobs) - len(self.cached)}]"
         self._say(f"{count} {job.name}: {'failed: ' + reason if reason else 'done'}{self._left()}")
 
-    def update(self) -> None:
+    def update(self, running: Collection[Job] = ()) -> None:
+        """Show the cells as they are now, and which of them have a process."""
+        self.running = set(running)
         if self._live is not None:
             self._live.update(self._table(), refresh=True)
 
@@ -110,4 +113,6 @@ class GridView:
         if job.done:
             return "[dim]known[/]" if job in self.cached else "[green]done[/]"
         share = job.share
-        return "[dim]waiting[/]" if share is None else f"{100 * share:.0f} %"
+        if share is None:
+            return "running" if job in self.running else "[dim]waiting[/]"
+        return f"{100 * share:.0f} %"

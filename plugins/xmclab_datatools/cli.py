@@ -200,9 +200,13 @@ def _sizes(stats: dict[str, Any]) -> dict[str, int]:
 
 
 def _same_text(stats: dict[str, Any]) -> dict[str, int]:
-    """Queries that have the text of a label, and those whose pair with it is neither true nor filtered."""
-    names = {"queries": "texts_of_labels", "kept": "texts_of_labels_kept"}
-    return {name: stats["train"][key] + stats["test"][key] for name, key in names.items()}
+    """Queries that have the text of a label: all; those that list it as true; those that keep it without listing it.
+
+    And pairs of both that are left out.
+    """
+    keys = {"queries": "texts_of_labels"}
+    keys |= {"listed": "own_labels_listed", "left_out": "own_labels_left_out", "kept": "own_labels_unlisted"}
+    return {name: stats["train"][key] + stats["test"][key] for name, key in keys.items()}
 
 
 def _messages(records: list[logging.LogRecord], level: int) -> list[str]:

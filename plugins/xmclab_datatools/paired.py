@@ -57,14 +57,14 @@ def _sentence(test: Mapping[str, Any]) -> str:
     ends = test["low"], test["high"]
     if test["p"] >= SIGNIFICANT:
         sure = f"{_span(ends)}, p = {test['p']:.2g}"
-        return f"{test['metric']}: {a} and {b} cannot be told apart: {a} minus {b} is {value:.2f} points ({sure})."
+        return f"{test['metric']}: {a} and {b} cannot be told apart: {a} minus {b} is {value:z.2f} points ({sure})."
     if value < 0:
         a, b, value, ends = b, a, -value, (-ends[1], -ends[0])
     return f"{test['metric']}: {a} is ahead of {b} by {value:.2f} points ({_span(ends)}, p = {test['p']:.2g})."
 
 
 def _span(ends: tuple[float, float]) -> str:
-    return f"95 % interval {ends[0]:.2f} to {ends[1]:.2f}"
+    return f"95 % interval {ends[0]:z.2f} to {ends[1]:z.2f}"
 
 
 def print_tests(console: Console, tests: Sequence[Mapping[str, Any]]) -> None:
@@ -87,6 +87,6 @@ def print_tests(console: Console, tests: Sequence[Mapping[str, Any]]) -> None:
             table.add_column(metric, justify="right", no_wrap=True)
         rows = {"difference": "value", "95 % from": "low", "95 % to": "high", "p": "p"}
         for name, key in rows.items():
-            digits = ".4f" if key == "p" else "+.2f"
+            digits = ".4f" if key == "p" else "+z.2f"
             table.add_row(name, *(format(by_place[a, b, metric][key], digits) for metric in shown))
         console.print(table)

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from xmclab.api import Dataset, Split
-from xmclab.data.holdout import own_labels, same_text
+from xmclab.data.holdout import own_labels, rows_with_entry
 from xmclab.data.propensity import frequency_bands, label_frequencies
 from xmclab.errors import ConfigError, PluginError, Problem
 
@@ -56,6 +55,7 @@ def statistics(dataset: Dataset) -> dict[str, Any]:
 
 def _of_queries(split: Split, label_texts: Sequence[str]) -> dict[str, Any]:
     labels_N = np.diff(split.targets_NL.indptr)
+    own = own_labels(split, label_texts)
     return {
         "queries": len(split),
         "pairs": int(split.targets_NL.nnz),
@@ -63,13 +63,11 @@ def _of_queries(split: Split, label_texts: Sequence[str]) -> dict[str, Any]:
         "without_label": int(np.count_nonzero(labels_N == 0)),
         "filter_pairs": int(split.filter_NL.nnz),
         **_of_texts(split.texts),
-        "texts_of_labels": _rows_with_entry(same_text(split.texts, label_texts)),
-        "texts_of_labels_kept": _rows_with_entry(own_labels(split, label_texts)),
+        "texts_of_labels": own.queries,
+        "own_labels_listed": own.listed,
+        "own_labels_left_out": own.filtered,
+        "own_labels_unlisted": rows_with_entry(own.others_NL),
     }
-
-
-def _rows_with_entry(pairs_NL: sp.csr_array) -> int:
-    return int(np.count_nonzero(np.diff(pairs_NL.indptr)))
 
 
 def _of_texts(texts: Sequence[str]) -> dict[str, Any]:

@@ -96,13 +96,13 @@ class Result:
         return [verdict for verdict in self.verdicts if verdict.violation]
 
     def problems(self) -> list[Problem]:
+        """One for the part: `show` and `document` have what was seen of each law."""
         if self.fault:
             return [self.fault]
-        violations = [verdict.violation for verdict in self.broken if verdict.violation]
-        return [
-            Problem(self.part, f"breaks the law {violation.law.name!r}: {violation.seen.splitlines()[0]}")
-            for violation in violations
-        ]
+        laws = [repr(verdict.law.name) for verdict in self.broken]
+        if not laws:
+            return []
+        return [Problem(self.part, f"breaks the law{'s' if len(laws) > 1 else ''} {', '.join(laws)}")]
 
     def show(self) -> None:
         """A line for the part, and a paragraph for each broken law."""

@@ -63,7 +63,8 @@ def test_a_label_with_the_text_of_a_query_is_filtered_unless_it_is_true(caplog: 
         assert set(zip(*map(list, split.filter_NL.nonzero()), strict=True)) == expected
     np.testing.assert_array_equal(after.train.targets_NL.toarray(), before.train.targets_NL.toarray())
     assert after.fingerprint != before.fingerprint
-    assert "d: 8 of 12 queries have the text of a label, which is left out" in caplog.text
+    assert "d: 8 of 12 queries have the text of a label; 10 such pairs are left out" in caplog.text
+    assert "d: 2 of 12 queries list a label with their own text, which therefore stays" in caplog.text
 
 
 @pytest.mark.parametrize(("choice", "by_default", "said"), [("keep", True, ""), ("auto", False, "no filter pair")])

@@ -48,7 +48,9 @@ def test_queries_that_are_labels_are_noticed(capsys: pytest.CaptureFixture[str])
     rows = [(f"q{row}", [f"q{row + 1}"]) for row in range(10)]
     data = xl.read(rows, test=[("q2", ["q5"]), ("other", ["q5"])])
     assert data.dataset.train.filter_NL.nnz == 9
-    assert "note: memory: 10 of 12 queries have the text of a label, which is left out" in capsys.readouterr().err
+    assert (
+        "note: memory: 10 of 12 queries have the text of a label; 10 such pairs are left out" in capsys.readouterr().err
+    )
     assert xl.read(rows, "data.same_text=keep", test=rows, quiet=True).dataset.train.filter_NL.nnz == 0
     assert capsys.readouterr().err == ""
 

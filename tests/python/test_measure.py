@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 import xmclab as xl
-from xmclab.errors import PluginError
+from xmclab.errors import ConfigError, PluginError
 from xmclab_bench.report import compare_folders
 
 Rows = list[tuple[str, list[str]]]
@@ -39,7 +40,9 @@ def test_rows_can_be_evaluated_on(small_run: Path) -> None:
     assert found.document["data"]["test"] == 50
 
 
-def test_a_comparison_is_that_of_the_bench(train: Callable[..., Path], small_run: Path, tmp_path: Path) -> None:
+def test_a_comparison_is_that_of_the_bench(
+    train: Callable[..., Path], small_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     other = train(tmp_path / "other", "head.de.dim=16", "head.clf.dim=12", "loss.clf=bce")
     found = xl.compare([xl.load(small_run), other], ["P@1"])
     assert found.document == compare_folders([small_run, other], ["P@1"])
@@ -49,6 +52,14 @@ def test_a_comparison_is_that_of_the_bench(train: Callable[..., Path], small_run
     assert found.verdict[0].split(",")[0] in found._repr_html_()
     assert "<b>" not in found._repr_html_(), "with one seed each"
     assert repr(found) == f"Comparison(2 runs: {' '.join(found.verdict)})"
+    assert xl.compare([small_run, other], "P@1").document == found.document
+    with pytest.raises(ConfigError, match=r"^metrics: no run has 'P@2'"):
+        xl.compare(small_run, "P@2")
+    monkeypatch.setenv("COLUMNS", "64")
+    table = str(xl.compare([small_run, other])).partition("2 runs\n")[2].partition("\ntiny:")[0]
+    assert max(map(len, table.splitlines())) <= 64
+    assert len(re.findall(r"^ ?row +search", table, re.MULTILINE)) > 1, "several tables, no broken row"
+    assert len(re.findall(r"^ ?other +de ", table, re.MULTILINE)) == len(re.findall(r"^ ?row ", table, re.MULTILINE))
 
 
 def test_runs_on_the_same_rows_share_a_row(rows: Rows, tmp_path: Path) -> None:

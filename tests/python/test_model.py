@@ -40,12 +40,13 @@ def test_arrays_are_the_same_in_bulk(model: xl.Model) -> None:
     ranking = model.rank(iter(TEXTS * 2000), k=4, head="de")
     assert ranking.ids_NK.shape == ranking.scores_NK.shape == (4000, 4)
     assert ranking.ids_NK[-1].tolist() == [each.id for each in model.predict(TEXTS[1], k=4, head="de")]
+    assert model.rank(TEXTS[0], k=4).ids_NK.shape == (1, 4)
     assert model.rank([], k=4).ids_NK.shape == (0, 4)
     assert np.isfinite(model.rank(TEXTS, k=10**9).scores_NK).all(), "more than there are: all"
 
 
 def test_bad_questions_are_refused(model: xl.Model) -> None:
-    with pytest.raises(ConfigError, match="did you mean 'clf'"):
+    with pytest.raises(ConfigError, match=r"^head=clff: .*did you mean 'clf'"):
         model.predict("x", head="clff")
     with pytest.raises(ConfigError, match="k=0: must be at least 1"):
         model.predict("x", k=0)
@@ -57,7 +58,8 @@ def test_labels_can_be_added(small_run: Path) -> None:
     model = xl.load(str(small_run), device="cpu")
     count = len(model.labels)
     model.add_labels(["plot functions", ("named", "a web server")])
-    assert list(model.labels.names[count:]) == ["plot functions", "named"]
+    model.add_labels("one text")
+    assert list(model.labels.names[count:]) == ["plot functions", "named", "one text"]
     assert model.predict("plot functions", k=1, head="de")[0].id == count
 
 

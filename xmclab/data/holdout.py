@@ -98,11 +98,30 @@ def same_text(texts: Sequence[str], label_texts: Sequence[str]) -> sp.csr_array:
     return narrow(np.ones(len(place_E), np.float32), order_L[place_E], offsets, shape)
 
 
-def own_labels(queries: Split, label_texts: Sequence[str]) -> sp.csr_array:
-    """[N, L] whether a label has the text of a query, without being true for it or filtered already."""
+@dataclasses.dataclass(frozen=True)
+class OwnLabels:
+    """The labels that have the text of a query."""
+
+    queries: int  # that have such labels
+    listed: int  # queries for which one of these labels is true, and not filtered
+    filtered: int  # pairs
+    others_NL: sp.csr_array  # pairs that are neither true nor filtered
+
+
+def own_labels(queries: Split, label_texts: Sequence[str]) -> OwnLabels:
+    """Which labels have the text of a query, and what the data says about these pairs."""
     same_NL = same_text(queries.texts, label_texts).astype(np.bool_)
-    known_NL = queries.targets_NL.astype(np.bool_) + queries.filter_NL.astype(np.bool_)
-    return sp.csr_array(same_NL > known_NL)
+    true_NL, filter_NL = queries.targets_NL.astype(np.bool_), queries.filter_NL.astype(np.bool_)
+    return OwnLabels(
+        rows_with_entry(same_NL),
+        rows_with_entry(sp.csr_array(same_NL.multiply(true_NL) > filter_NL)),
+        int(same_NL.multiply(filter_NL).nnz),
+        sp.csr_array(same_NL > true_NL + filter_NL),
+    )
+
+
+def rows_with_entry(pairs_NL: sp.csr_array) -> int:
+    return int(np.count_nonzero(np.diff(pairs_NL.indptr)))
 
 
 def reciprocal(targets_NL: sp.csr_array, train_NL: sp.csr_array, held_ML: sp.csr_array) -> sp.csr_array:

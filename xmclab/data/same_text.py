@@ -11,7 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmclab.api import Dataset
-from xmclab.data.holdout import add_filter, own_labels
+from xmclab.data.holdout import add_filter, own_labels, rows_with_entry
 
 logger = logging.getLogger(__name__)
 
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 def filter_same_text(dataset: Dataset, choice: Literal["auto", "filter", "keep"], by_default: bool) -> Dataset:
     """The data set in which no query is trained against, or ranks, the label that has its text, unless that is true.
 
-    Says how many queries there are, where nobody chose to keep such pairs.
+    Says how many queries there are, and for how many such a pair is true, where nobody chose to keep such pairs.
 
     Args:
         by_default: what `auto` means: whether to filter.
@@ -27,16 +27,27 @@ def filter_same_text(dataset: Dataset, choice: Literal["auto", "filter", "keep"]
     if choice == "keep":
         return dataset
     splits = dataset.train, dataset.test
-    pairs = [own_labels(split, dataset.label_texts) for split in splits]
-    if not any(found.nnz for found in pairs):
+    own = [own_labels(split, dataset.label_texts) for split in splits]
+    of_all = f"of {sum(map(len, splits)):,} queries"
+    if listed := sum(found.listed for found in own):
+        trivial = "text search answers them trivially, so drop these labels unless they are real answers"
+        logger.warning(
+            "%s: %s",
+            dataset.name,
+            f"{listed:,} {of_all} list a label with their own text, which therefore stays: {trivial}",
+        )
+    if not (pairs := sum(found.others_NL.nnz for found in own)):
         return dataset
-    queries = sum(int(np.count_nonzero(np.diff(found.indptr))) for found in pairs)
-    about = f"{dataset.name}: {queries:,} of {sum(map(len, splits)):,} queries have the text of a label"
     if choice == "auto" and not by_default:
-        logger.warning("%s that no filter pair leaves out (data.same_text=filter does)", about)
+        queries = sum(rows_with_entry(found.others_NL) for found in own)
+        what = "have the text of a label that no filter pair leaves out (data.same_text=filter does)"
+        logger.warning("%s: %s", dataset.name, f"{queries:,} {of_all} {what}")
         return dataset
-    logger.info("%s, which is left out of their training, search and scores (data.same_text=keep keeps it)", about)
-    train, test = (add_filter(split, found) for split, found in zip(splits, pairs, strict=True))
+    queries = sum(found.queries for found in own)
+    left_out, them = ("one such pair is", "it") if pairs == 1 else (f"{pairs:,} such pairs are", "them")
+    effect = f"{left_out} left out of training, search and scores (data.same_text=keep keeps {them})"
+    logger.info("%s: %s", dataset.name, f"{queries:,} {of_all} have the text of a label; {effect}")
+    train, test = (add_filter(split, found.others_NL) for split, found in zip(splits, own, strict=True))
     return dataclasses.replace(dataset, train=train, test=test, fingerprint=_marked(dataset, "same text of a query"))
 
 

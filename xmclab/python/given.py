@@ -6,14 +6,14 @@ import contextlib
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from xmclab.errors import ConfigError, Problem
+from xmclab.errors import ConfigError, Problem, XmclabError
 from xmclab.host.config import SEVERAL
 from xmclab.host.hookspecs import KINDS
 from xmclab.host.load import interface
@@ -23,6 +23,23 @@ from xmclab.host.schema import EXPRESSIONS, NONE, SHORTHANDS, SLOTS
 
 Parts = Iterable[object] | Mapping[str, object]  # classes or objects, under the names of their classes or others
 WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # where a word of a class's name begins
+
+OPTION = re.compile(r"^--([a-z-]+)( ?)")  # of a command, at the beginning of where an error is
+
+
+@contextlib.contextmanager
+def python_names() -> Iterator[None]:
+    """Errors within name arguments as Python does: `add_labels` and `head=de`, not `--add-labels` and `--head de`."""
+    try:
+        yield
+    except XmclabError as error:
+        named = [dataclasses.replace(each, where=OPTION.sub(_argument, each.where)) for each in error.problems]
+        error.problems, error.args = named, ("\n".join(map(str, named)),)
+        raise
+
+
+def _argument(option: re.Match[str]) -> str:
+    return option[1].replace("-", "_") + ("=" if option[2] else "")
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import logging
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from xmclab.errors import PluginError, Problem
 from xmclab.evaluation.report import print_table
 from xmclab.host.registry import Registry, default_registry
 from xmclab.python.data import Data, Source, read
-from xmclab.python.given import Given
+from xmclab.python.given import Given, python_names
 from xmclab.python.html import paragraphs, table_as_html
 from xmclab.python.model import Model
 from xmclab.python.run import WIDTH, Run, showing
@@ -23,6 +24,7 @@ from xmclab.system.console import Console
 from xmclab.system.trust import trusting_remote_code
 
 logger = logging.getLogger(__name__)
+WIDE = 200, 24  # columns and lines of a comparison where no terminal says how many there are
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,9 +88,10 @@ class Comparison:
         return list(self.document["tests"])
 
     def __str__(self) -> str:
-        """What the command prints."""
+        """What the command prints, as wide as the terminal."""
         text = io.StringIO()
-        _bench("tables").print_document(Console(file=text, width=200, highlight=False), self.document)
+        width = shutil.get_terminal_size(WIDE).columns
+        _bench("tables").print_document(Console(file=text, width=width, highlight=False), self.document)
         return "\n".join(line.rstrip() for line in text.getvalue().rstrip().splitlines())
 
     def _repr_html_(self) -> str:
@@ -105,17 +108,22 @@ class Comparison:
         return paragraphs(self.verdict) + table_as_html(self.document["title"], rows, best)
 
 
-def compare(runs: Sequence[Run | Model | str | Path], metrics: Sequence[str] | None = None) -> Comparison:
+def compare(
+    runs: Run | Model | str | Path | Sequence[Run | Model | str | Path], metrics: str | Sequence[str] | None = None
+) -> Comparison:
     """Are the differences real? The paired test of `xmclab bench`, on the test queries that the runs share.
 
     Args:
         runs: or their folders; those that differ only in their seed share a row.
-        metrics: such as `["P@1", "PSP@5"]`; by default P and PSP.
+        metrics: one, or several such as `["P@1", "PSP@5"]`; by default P and PSP.
 
     Raises:
         PluginError: the plugin xmclab_bench is not installed.
     """
-    return Comparison(_bench("report").compare_folders([_folder(run) for run in runs], metrics))
+    several = [runs] if isinstance(runs, Run | Model | str | Path) else runs
+    names = [metrics] if isinstance(metrics, str) else metrics
+    with python_names():
+        return Comparison(_bench("report").compare_folders([_folder(run) for run in several], names))
 
 
 def _bench(module: str) -> Any:

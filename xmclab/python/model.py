@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xmclab.host.registry import Registry
-from xmclab.python.given import Given, Parts
+from xmclab.python.given import Given, Parts, python_names
 from xmclab.python.predicts import Predicts
 from xmclab.runs.store import Labels
 from xmclab.serve.open import open_predictor
@@ -35,10 +35,12 @@ class Model(Predicts):
         """How labels can be searched: `de`, `clf`, `de+clf`, ..."""
         return self.predictor.searches
 
-    def add_labels(self, labels: Sequence[str] | Sequence[tuple[str, str]]) -> None:
-        """Rank these labels as well, by their texts: texts, or pairs of a name and a text."""
-        pairs = [(label, label) if isinstance(label, str) else label for label in labels]
-        self.predictor.add_labels(Labels([name for name, _ in pairs], [text for _, text in pairs]))
+    def add_labels(self, labels: str | Sequence[str] | Sequence[tuple[str, str]]) -> None:
+        """Rank these labels as well, by their texts: a text, texts, or pairs of a name and a text."""
+        several = [labels] if isinstance(labels, str) else labels
+        pairs = [(label, label) if isinstance(label, str) else label for label in several]
+        with python_names():
+            self.predictor.add_labels(Labels([name for name, _ in pairs], [text for _, text in pairs]))
 
     def __repr__(self) -> str:
         searches = ", ".join(self.searches)

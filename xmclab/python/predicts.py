@@ -11,6 +11,7 @@ import numpy as np
 
 from xmclab.api import Ranking
 from xmclab.errors import ConfigError, Problem
+from xmclab.python.given import python_names
 from xmclab.serve.bulk import Asked, write_answers
 from xmclab.serve.open import fields_read
 from xmclab.serve.output import Shape, format_of, new_answers, rows_of
@@ -61,12 +62,14 @@ class Predicts(ABC):
         ]
 
     def rank(
-        self, texts: Iterable[str], k: int = 5, *, head: str | None = None, threshold: float | None = None
+        self, texts: str | Iterable[str], k: int = 5, *, head: str | None = None, threshold: float | None = None
     ) -> Ranking:
         """The same as arrays of label ids and scores, for many texts."""
-        asked = Asked.of(self.predictor, k, head, threshold)
-        answers = self.predictor.answer(_texts(texts), asked.k, asked.search, threshold=threshold)
-        found = [ranking for _, ranking in answers]
+        several = [texts] if isinstance(texts, str) else texts
+        with python_names():
+            asked = Asked.of(self.predictor, k, head, threshold)
+            answers = self.predictor.answer(_texts(several), asked.k, asked.search, threshold=threshold)
+            found = [ranking for _, ranking in answers]
         if not found:
             return Ranking(np.empty((0, asked.k), np.int64), np.empty((0, asked.k), np.float32))
         return Ranking(
@@ -94,10 +97,14 @@ class Predicts(ABC):
             overwrite: replace `out` if it exists.
         """
         predictor, out = self.predictor, Path(out)
-        asked, form = Asked.of(predictor, k, head, threshold), format_of(out)
+        with python_names():
+            asked, form = Asked.of(predictor, k, head, threshold), format_of(out)
         queries = TextFile(Path(file), column, fields=fields_read(predictor.config, "query"))
         rows = queries.check()
-        with new_answers(out, form, Shape(predictor.labels, rows, queries.has_ids), overwrite) as writer:
+        with (
+            python_names(),
+            new_answers(out, form, Shape(predictor.labels, rows, queries.has_ids), overwrite) as writer,
+        ):
             write_answers(predictor, queries, asked, writer)
         return rows
 

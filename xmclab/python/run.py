@@ -16,7 +16,7 @@ from xmclab.host.registry import Registry
 from xmclab.host.resolver import resolve
 from xmclab.host.schema import DEFAULT_RECIPE
 from xmclab.python.data import Data, Source, read
-from xmclab.python.given import Given, Parts
+from xmclab.python.given import Given, Parts, python_names
 from xmclab.python.html import curves_as_html, table_as_html
 from xmclab.python.model import Model
 from xmclab.python.predicts import Predicts
@@ -172,7 +172,7 @@ def _run(
     """The run of a config; data from memory is kept in its folder."""
     console = Console(quiet=True) if quiet else Console(file=sys.stderr)
     tables = data.tables if data else None
-    with showing(quiet, data), trusting_remote_code(trust_remote_code), Signals() as signals:
+    with python_names(), showing(quiet, data), trusting_remote_code(trust_remote_code), Signals() as signals:
         for problem in config.registry.problems:
             logging.getLogger("xmclab.host").warning("%s", problem)
         try:

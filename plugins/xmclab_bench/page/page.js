@@ -48,7 +48,8 @@ function tipped(node, text) {
 function number(value, digits = 2) {
   if (value === null || value === undefined) return "–";
   if (Math.abs(value) >= 1000) return Math.round(value).toLocaleString("en");
-  return value.toFixed(Math.abs(value) >= 100 ? Math.min(digits, 1) : digits);
+  const text = value.toFixed(Math.abs(value) >= 100 ? Math.min(digits, 1) : digits);
+  return Number(text) === 0 ? text.replace("-", "") : text;
 }
 
 const chance = p => p < 0.001 ? "p < 0.001" : `p = ${p.toFixed(3)}`;

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -351,6 +352,18 @@ def test_the_view_survives_files_in_the_making(tmp_path: Path) -> None:
         view.update()
     assert "25 %" in console.file.getvalue()
     assert "failed" in console.file.getvalue()
+
+
+def test_a_cell_runs_from_its_first_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it has recorded nothing yet."""
+    jobs = [Job(Cell("", row, "", 0, ()), tmp_path / row) for row in ("first", "second")]
+    monkeypatch.setattr("xmclab_bench.runner.SECONDS_BETWEEN_LOOKS", 0.01)
+    monkeypatch.setattr("xmclab_bench.runner.run_cell", lambda job, launch: time.sleep(0.1))
+    console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=80)
+    runner.run_jobs(jobs, 1, console)
+    shown = console.file.getvalue()
+    assert re.search(r"first +running *\n.*second +waiting", shown)
+    assert re.search(r"second +running", shown)
 
 
 def test_rows_of_other_data_are_shown_and_not_tested(cells: Path, tmp_path: Path) -> None:

@@ -53,6 +53,14 @@ def test_two_runs_of_one_config_and_seed_are_two_rows(small_run: Path, tmp_path:
     assert (test["a"], test["b"], test["value"]) == ("first", "again", 0.0)
 
 
+def test_a_row_of_several_seeds_is_named_without_them(small_run: Path, tmp_path: Path) -> None:
+    runs = [copy(small_run, tmp_path / f"{name}{seed}", seed) for name in ("ds-", "ds_seed") for seed in (0, 1)]
+    names = [[group["name"] for group in compare_folders(some, ["P@1"])["groups"]] for some in (runs[:2], runs[2:])]
+    assert names == [["ds"], ["ds"]]
+    assert [group["name"] for group in compare_folders(runs, ["P@1"])["groups"]] == ["ds-0", "ds_seed0"]
+    assert compare_folders(runs[:1], ["P@1"])["groups"][0]["name"] == "ds-0"
+
+
 def test_baselines_are_those_of_the_runs(small_run: Path, tmp_path: Path) -> None:
     run = copy(small_run, tmp_path / "run")
     result = json.loads((run / "result.json").read_text())

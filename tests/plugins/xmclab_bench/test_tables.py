@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from xmclab_bench.tables import csv_text, latex, markdown, print_document, sheet
+from xmclab_bench.tables import chosen, csv_text, latex, markdown, print_document, sheet
 
 
 def test_terminal(document: dict[str, Any]) -> None:
@@ -104,6 +104,14 @@ def test_baselines_of_several_data_sets_are_named_by_them(document: dict[str, An
     document["baselines"].append({**document["baselines"][0], "data": "1"})
     assert "\n| tfidf (tiny) |" in markdown(document)
     assert "\n| tfidf (other) |" in markdown(document)
+
+
+def test_settings_that_were_chosen_for_several_rows_are_told_once(document: dict[str, Any]) -> None:
+    names = [group["name"] for group in document["groups"]]
+    document["chosen"] = {name: ["encoder.lr=1"] for name in names}
+    assert chosen(document) == ["chosen for every row: encoder.lr=1"]
+    document["chosen"] = {"A; B": ["encoder.lr=1"], "C": ["encoder.lr=2"], "D": ["encoder.lr=1"]}
+    assert chosen(document) == ['chosen for "A; B" and D: encoder.lr=1', "chosen for C: encoder.lr=2"]
 
 
 def test_a_comparison_without_numbers_has_tables(document: dict[str, Any]) -> None:

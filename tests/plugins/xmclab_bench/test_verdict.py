@@ -111,6 +111,11 @@ def test_rows_that_are_all_tied_have_the_interval_of_their_difference(names: str
     assert told(document) == f"P@1 of de: {sentence}"
 
 
+def test_no_interval_begins_at_minus_zero() -> None:
+    document = compared({"A": 41.0, "B": 40.503}, pairs("AB"))
+    assert "A minus B is 0.00 to 1.00 points" in told(document)
+
+
 def test_ties_are_not_transitive() -> None:
     document = compared({"A": 41.0, "B": 40.5, "C": 40.0}, pairs("AB", "BC"))
     assert told(document) == (
@@ -237,6 +242,30 @@ def test_the_headline_is_of_the_search_that_most_rows_have_in_every_column() -> 
         "pool.eta=0, P@1 of clf: A is better than B, by 0.5 to 1.5 points (95 % interval).",
         "pool.eta=6, P@1 of clf: A has the highest, 41.00, but the rows were not tested against each other.",
     ]
+
+
+def test_another_search_with_another_verdict_is_told_in_one_further_line() -> None:
+    alike = compared({"A": 41.0, "B": 40.9, "C": 40.8}, pairs("AB", "AC", "BC"))
+    apart = compared({"A": 36.2, "B": 36.0, "C": 24.4}, pairs("AB"))
+    same = compared({"A": 51.0, "B": 50.9, "C": 50.8}, pairs("AB", "AC", "BC"))
+
+    def headline(**searches: dict[str, Any]) -> list[str]:
+        rows, tests = (
+            [{**each, "search": search.replace("_", "+")} for search, found in searches.items() for each in found[key]]
+            for key in ("rows", "tests")
+        )
+        found: list[str] = judged({**alike, "rows": rows, "tests": tests})["verdict"]["sentences"]
+        return found
+
+    first = "P@1 of de+clf: A, B and C cannot be told apart: A minus the others is -0.4 to 0.7 points (95 % interval)."
+    other = "A and B cannot be told apart; each is better than C, by 11.1 to 12.3 points (95 % interval)."
+    assert headline(de=apart, clf=same, de_clf=alike) == [first, f"Other searches differ. P@1 of de: {other}"]
+    assert headline(de=same, clf=same, de_clf=alike) == [first]
+    both = headline(de=alike, clf=same, de_clf=apart)
+    assert both[0] == f"P@1 of de+clf: {other}"
+    assert both[1].startswith("Other searches differ. P@1 of de: A, B and C cannot be told apart")
+    many = {f"m{number}": apart for number in range(6)}
+    assert headline(**many, de_clf=alike)[1].endswith(" 2 more verdicts differ.")
 
 
 def test_judging_again_changes_nothing() -> None:

@@ -52,21 +52,40 @@ def test_queries_that_are_labels_are_counted_and_their_pairs_survive_conversions
     rows = "".join(f"q{row},q{row + 1}|a\n" for row in range(10))  # 9 of 10 queries are labels of another
     own = tmp_path / "own.csv"
     own.write_text(f"query,labels\n{rows}")
-    left_out = "note: own: 9 of 10 queries have the text of a label, which is left out of their training"
+    left_out = "note: own: 9 of 10 queries have the text of a label; 9 such pairs are left out of training"
     code, out, _ = call("check", own)
     assert code == 0
     assert left_out in out
     assert "9 filter pairs" in out
     found = json.loads(call("check", own, "--json")[1])
-    assert (found["same_text"], found["sizes"]["filter_pairs"]) == ({"queries": 9, "kept": 0}, 9)
+    counts = {"queries": 9, "listed": 0, "left_out": 9, "kept": 0}
+    assert (found["same_text"], found["sizes"]["filter_pairs"]) == (counts, 9)
     kept = json.loads(call("check", own, "data.same_text=keep", "--json")[1])
-    assert (kept["same_text"], kept["sizes"]["filter_pairs"]) == ({"queries": 9, "kept": 9}, 0)
+    assert (kept["same_text"], kept["sizes"]["filter_pairs"]) == (
+        {**counts, "left_out": 0, "kept": 9},
+        0,
+    )
     for layout in ("lf_json", "table", "raw_text"):
         assert call("convert", own, tmp_path / layout, "--to", layout)[0] == 0
         again = json.loads(call("check", tmp_path / layout, "--json")[1])
         assert (again["same_text"], again["sizes"]) == (found["same_text"], found["sizes"])
     assert call("split", own, tmp_path / "split", "--test-share", "0.3")[0] == 0
-    assert json.loads(call("check", tmp_path / "split", "--json")[1])["same_text"] == {"queries": 9, "kept": 0}
+    assert json.loads(call("check", tmp_path / "split", "--json")[1])["same_text"] == counts
+
+
+def test_queries_that_list_themselves_are_told_apart_from_pairs_that_are_left_out(call: Any, tmp_path: Path) -> None:
+    rows = [f"q{row},q{row}|a" if row < 4 else f"q{row},q{row - 3}|a" for row in range(10)]  # q0 to q6 are labels
+    own = tmp_path / "own.csv"
+    own.write_text("\n".join(["query,labels", *rows]))
+    out = call("check", own)[1]
+    assert "note: own: 7 of 10 queries have the text of a label; 3 such pairs are left out of training" in out
+    assert "warning: own: 4 of 10 queries list a label with their own text, which therefore stays" in out
+    found = json.loads(call("check", own, "--json")[1])
+    assert found["same_text"] == {"queries": 7, "listed": 4, "left_out": 3, "kept": 0}
+    assert "own labels unlisted" in call("stats", own)[1]
+    kept = json.loads(call("check", own, "data.same_text=keep", "--json")[1])
+    assert kept["same_text"] == {"queries": 7, "listed": 4, "left_out": 0, "kept": 3}
+    assert not any("own text" in text for text in kept["warnings"])
 
 
 def test_run_shows_the_same(call: Any, tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ def test_every_number() -> None:
             "empty_texts": 1,
             "duplicate_texts": 1,
             "texts_of_labels": 0,
-            "texts_of_labels_kept": 0,
+            "own_labels_listed": 0,
+            "own_labels_left_out": 0,
+            "own_labels_unlisted": 0,
         },
         "test": {
             "queries": 2,
@@ -58,7 +60,9 @@ def test_every_number() -> None:
             "empty_texts": 0,
             "duplicate_texts": 0,
             "texts_of_labels": 0,
-            "texts_of_labels_kept": 0,
+            "own_labels_listed": 0,
+            "own_labels_left_out": 0,
+            "own_labels_unlisted": 0,
             "texts_of_training": 1,
             "true_pairs_filtered": 1,
         },
@@ -86,8 +90,9 @@ def test_queries_with_the_text_of_a_label_are_counted() -> None:
     train = dataclasses.replace(made.train, texts=["a", "d", " "])  # "a" is two labels, the first of them true
     test = dataclasses.replace(made.test, texts=["a b c", "d"])  # the pair with "a b c" is filtered
     found = statistics(dataclasses.replace(made, train=train, test=test))
-    assert (found["train"]["texts_of_labels"], found["train"]["texts_of_labels_kept"]) == (2, 2)
-    assert (found["test"]["texts_of_labels"], found["test"]["texts_of_labels_kept"]) == (2, 1)
+    names = ["texts_of_labels", "own_labels_listed", "own_labels_left_out", "own_labels_unlisted"]
+    assert [found["train"][name] for name in names] == [2, 1, 0, 2]
+    assert [found["test"][name] for name in names] == [2, 0, 1, 1]
 
 
 def test_remarks() -> None:
