@@ -274,6 +274,8 @@ class _Job:
                 display.show(record)
                 if record["event"] in ("refresh", "eval"):
                     store.save_indexes(folder, test.indexes | {"mining": record.get("index", {})})
+                if record.get("split") == "validation" and best and best.enough and best.last < settings.epochs:
+                    display.stopped(best.last, best.epoch)
 
             try:
                 return fit(trainer, tell, test.evaluate, best, checkpoints, at)
