@@ -141,6 +141,7 @@ def test_what_the_command_line_cannot_know_it_names(rows: Rows, margin_loss: Cla
     assert code == 2
     assert "made with classes given from Python: loss pairwise_margin" in err
     assert "give the classes again, from Python: parts=[CLASS]" in err
+    assert err.count("error:") == 1, "nothing of what follows from that"
     with pytest.raises(ConfigError, match="give the classes again"):
         xl.resume("run")
     ended = xl.resume("run", parts=[margin_loss], quiet=True)
