@@ -135,7 +135,7 @@ def _ended(folder: Path, config: Config) -> RunResult:
     Raises:
         ConfigError: it had another config.
     """
-    refuse_other(folder, config, config_of(folder, config))
+    refuse_other(folder, config, config_of(folder, config), ended=True)
     for problem in without_effect(folder, config):
         logger.warning("the run has ended, so this has no effect: %s", problem)
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # if it was killed just before
