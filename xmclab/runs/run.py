@@ -200,7 +200,7 @@ class _Job:
                 result.document["profile"] = profile.summary()
                 profile.print_table(self.console)
             measured, kept = f"{len(test.data.test)} {test.purpose} queries", result.document.get("validation")
-            told = closing_advice(store.records(folder), test.metrics, baselines, measured, kept)
+            told = closing_advice(store.records(folder), test.metrics, baselines, measured, kept, trainer.steps)
             result.document["notes"] = told
             for text in told:
                 note(self.console, f"note: {text}")
