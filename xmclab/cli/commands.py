@@ -77,9 +77,8 @@ class Commands(TyperGroup):
 
                 if problems := meant(sys.argv[1:], {name for each in command.params for name in each.opts}):
                     raise ConfigError(*problems) from None
-            if command and getattr(error, "option_name", "") in LABELS_PER_QUERY:
-                if any("-k" in each.opts for each in command.params) and hasattr(error, "possibilities"):
-                    error.possibilities = ["-k"]
+            if command and getattr(error, "option_name", "") in LABELS_PER_QUERY and hasattr(error, "possibilities"):
+                error.possibilities = [opt for each in command.params for opt in each.opts if opt == "-k"]
             raise
 
 
