@@ -77,7 +77,8 @@ class Display:
 
     def stopped(self, epoch: int, best: int) -> None:
         """Say that training stops early, after an epoch that is no better than an earlier one."""
-        note(self.console, f"stopped after epoch {epoch}: no better for {epoch - best} epochs (stop.patience)")
+        length = f"{epoch - best} epoch{'s' * (epoch - best > 1)}"
+        note(self.console, f"stopped after epoch {epoch}: no better for {length} (stop.patience)")
 
     @property
     def _rate(self) -> str:
