@@ -77,8 +77,9 @@ class Commands(TyperGroup):
 
                 if problems := meant(sys.argv[1:], {name for each in command.params for name in each.opts}):
                     raise ConfigError(*problems) from None
-            if command and getattr(error, "option_name", "") in LABELS_PER_QUERY and hasattr(error, "possibilities"):
-                error.possibilities = [opt for each in command.params for opt in each.opts if opt == "-k"]
+            short = [opt for each in command.params for opt in each.opts if opt == "-k"] if command else []
+            if short and getattr(error, "option_name", "") in LABELS_PER_QUERY and hasattr(error, "possibilities"):
+                error.possibilities = short
             raise
 
 

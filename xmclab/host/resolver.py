@@ -139,9 +139,9 @@ class _Resolver:
             classes = CLASS_OF_PART.findall(made_with.partition(MADE_WITH_CLASSES)[2])
             missing = [(kind, name) for kind, name in classes if f"{kind} {name}" not in self.registry.given]
             unknown = [f"unknown {kind} {name!r}" for kind, name in missing]
-            if missing:
+            rest = [each for each in self.problems if not any(words in each.message for words in unknown)]
+            if len(rest) < len(self.problems):
                 hint = "recipes do not hold code; give the classes again, from Python: parts=[CLASS]"
-                rest = [each for each in self.problems if not any(words in each.message for words in unknown)]
                 self.problems = [Problem("recipe", made_with, hint), *rest]
 
     def _apply(self, layer: Sequence[Entry]) -> None:
