@@ -1,5 +1,22 @@
-"""xmclab: a pluggable loss-and-sampler toolkit for extreme multi-label classification.
+"""A pluggable loss-and-sampler toolkit for extreme multi-label classification.
 
+    import xmclab as xl
+
+    data = xl.read("mine.csv")                       # a name, a folder, a file, a DataFrame or rows
+    run = xl.train("unidec", data, "loss.clf=ds+bce", epochs=5)
+    run.predict(["some text"], k=5)
+
+read        data for the other functions
+train       train and evaluate; a `Run` with metrics and predictions
+resume      continue a run that was stopped
+replay      repeat a single step of a run
+load        a `Model` from a run folder or an export: predict, rank, export
+evaluate    measure a model on a data set
+compare     compare runs by a paired test
+objective   the loss of an expression such as `ds+bce`, for a loop of your own
+api         every interface that a part of your own can implement
+
+Mistakes raise `XmclabError`, with what the command line would print.
 Importing this package is cheap; its names, and torch, are imported on first use.
 """
 
@@ -66,3 +83,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'xmclab' has no attribute {name!r}")
     module = importlib.import_module(_LAZY[name])
     return module if name == "api" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    """The names above, imported or not."""
+    return sorted({*__all__, *_LAZY, *(name for name in globals() if name.startswith("__"))})

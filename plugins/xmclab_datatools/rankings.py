@@ -9,6 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmclab.api import Ranking
+from xmclab.cli.common import note
 from xmclab.data.sparse import no_pairs, read_matrix, refuse_rows
 from xmclab.errors import DataError, Problem
 from xmclab.evaluation.metrics import drop_filtered, ranking_from_scores
@@ -50,10 +51,24 @@ def read_ranking(
         ranking = ranking_from_scores(scores_NL, min(deepest, k + widest))
     else:
         ranking = _ranking_of_arrays(path, *arrays, shape, k + widest, truth)
+    listed = ranking
     if filter_NL is not None or (ranking.ids_NK < 0).any():
         filter_NL = no_pairs(*shape) if filter_NL is None else filter_NL
         ranking = drop_filtered(ranking, filter_NL, ranking.ids_NK.shape[1])
+        _note_places(path, listed, ranking, filter_NL, k)
     return Ranking(ranking.ids_NK[:, :k], ranking.scores_NK[:, :k])
+
+
+def _note_places(path: Path, listed: Ranking, left: Ranking, filter_NL: sp.csr_array, k: int) -> None:
+    """Say that filtered labels took places among the best, where other labels are then missing."""
+    listed_N, left_N = ((ranking.ids_NK >= 0).sum(axis=1) for ranking in (listed, left))
+    hidden_N = np.diff(filter_NL.indptr)
+    k = min(k, listed.ids_NK.shape[1])
+    if short := int((left_N < np.minimum(np.minimum(listed_N, k), filter_NL.shape[1] - hidden_N)).sum()):
+        note(
+            f"{path}: {short} of {len(left_N)} queries list filtered labels, which leaves them fewer than {k}; "
+            f"a run ranks {hidden_N.max()} more for them: predict as many more"
+        )
 
 
 def _load(path: Path) -> Any:

@@ -88,6 +88,20 @@ def test_commands_of_plugins_are_listed_and_run(install: Install, fresh: Call) -
     assert fresh("family", "two") == (0, "the second\n", "")
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["train"], "Did you mean 'run'?"),
+        (["compare"], "Did you mean 'bench'?"),
+        (["predict", "runs/a", "text", "--top", "3"], "No such option: --top (Possible options: -k)"),
+    ],
+)
+def test_words_of_other_programs_are_understood(call: Call, words: list[str], meant: str) -> None:
+    code, out, err = call(*words)
+    assert (code, out) == (2, "")
+    assert meant in err
+
+
 def test_errors_of_commands_have_their_exit_codes(install: Install, fresh: Call) -> None:
     install(GREET)
     assert fresh("greet", "--name", "nobody") == (3, "", "error: greet: there is nobody\n")

@@ -83,7 +83,7 @@ def test_a_run_with_a_plugin_file_can_be_run_again_with_that_file(call: Any, tmp
     again = f"recipe={tmp_path / 'run' / 'config.yaml'}"
     code, _, err = call("run", again, "--dry-run")
     assert code == 2
-    assert err.splitlines()[-1] == (
+    assert err.splitlines()[0] == (
         f"error: recipe: made with plugin={file} (recipes do not load code; pass plugin=FILE again)"
     )
     assert call("run", again, f"plugin={file}", "--dry-run")[0] == 0

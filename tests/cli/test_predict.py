@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from xmclab.cli.predict import _bar
 from xmclab.host.registry import default_registry
 from xmclab.serve.open import open_predictor
 
@@ -88,6 +89,20 @@ def test_low_scores_are_left_out(call: Call, small_run: Path) -> None:
     assert json.loads(out)["labels"] == labels[:2]
     code, out, _ = call("predict", small_run, QUERIES[0], "--threshold", "99", "--format", "csv")
     assert (code, out.splitlines()[1]) == (0, "0,plot functions,,,,,")
+    code, out, err = call("predict", small_run, QUERIES[0], "--threshold", "99")
+    assert (code, out) == (0, "plot functions\nno labels\n\n")
+    assert err == "note: --threshold 99: 1 of 1 texts have no label with such a score\n"
+
+
+def test_no_bar_is_among_answers_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stderr", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    assert _bar(4, answers_shown=False).console
+    assert not _bar(4, answers_shown=True).console
 
 
 def test_several_texts_are_answered_in_order(call: Call, small_run: Path, expected: list[list[int]]) -> None:

@@ -86,6 +86,16 @@ def test_sources_that_do_not_exist(source: str, message: str) -> None:
     assert caught.value.exit_code == 3
 
 
+@pytest.mark.parametrize("folder", ["", "./", "mine/"])
+def test_a_file_of_nearly_that_name_is_suggested(folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / folder).mkdir(exist_ok=True)
+    (tmp_path / folder / "related_items.csv").touch()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError) as caught:
+        open_dataset(f"{folder}related_item.csv", "title", default_registry())
+    assert caught.value.problems[0].hint == f"did you mean '{folder.removeprefix('./')}related_items.csv'?"
+
+
 def test_a_folder_that_no_reader_knows(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no reader recognises the files in this folder") as caught:
         open_dataset(str(tmp_path), "title", default_registry())

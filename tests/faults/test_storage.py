@@ -458,7 +458,10 @@ def test_a_run_that_has_ended_is_shown_and_not_trained_again(
     assert call("run", "--resume", tmp_path / "run", "--json")[:2] == (0, first)
     code, out, err = call(*arguments, "pool.beta=2")
     assert (code, out) == (2, "")
+    reason = "the run has ended (to train on, start a new one from its weights: start="
+    assert err.startswith(f"error: resume {tmp_path / 'run'}: {reason}")
     assert "error: pool.beta: 3 in the run, 2 in this command" in err
+    assert "resume.allow" not in err, "nothing can be allowed"
 
 
 def test_a_run_that_has_ended_says_what_has_no_effect(call: Call, tmp_path: Path) -> None:

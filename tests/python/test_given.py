@@ -93,6 +93,12 @@ def test_the_options_of_an_object_are_those_of_its_part(margin_loss: Class) -> N
     assert given.registry.given == {"loss pairwise_margin": f"{margin_loss.__module__}.PairwiseMargin"}
 
 
+def test_a_class_with_the_name_of_a_known_part_is_used_under_another_one(margin_loss: Class) -> None:
+    class_ = dataclass(type("Bce", (margin_loss,), {}))
+    given = Given.of([], {"loss": class_(margin=0.3)}, {"my_bce": class_})
+    assert given.words == ["loss=my_bce", "loss.my_bce.margin=0.3"]
+
+
 def test_several_losses_add_up(margin_loss: Class) -> None:
     given = Given.of([], {"loss.clf": [margin_loss(), "bce"]})
     assert given.words == ["loss.clf=pairwise_margin+bce"]

@@ -141,6 +141,7 @@ def test_what_the_command_line_cannot_know_it_names(rows: Rows, margin_loss: Cla
     assert code == 2
     assert "made with classes given from Python: loss pairwise_margin" in err
     assert "give the classes again, from Python: parts=[CLASS]" in err
+    assert err.count("error:") == 1, "nothing of what follows from that"
     with pytest.raises(ConfigError, match="give the classes again"):
         xl.resume("run")
     ended = xl.resume("run", parts=[margin_loss], quiet=True)
@@ -205,7 +206,9 @@ def test_a_command_for_a_run_of_files_is_a_command(tmp_path: Path) -> None:
 def test_the_functions_are_found_without_importing_torch() -> None:
     code = (
         "import sys, xmclab\n"
-        "assert {'read', 'train', 'load', 'evaluate', 'compare'} <= set(xmclab.__all__)\n"
+        "names = {'read', 'train', 'load', 'evaluate', 'compare', 'resume', 'api'}\n"
+        "assert names - {'api'} <= set(xmclab.__all__) and names <= set(dir(xmclab))\n"
+        "assert all(f'\\n{name} ' in xmclab.__doc__ for name in names)\n"
         "assert 'torch' not in sys.modules and 'numpy' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -132,6 +132,8 @@ def test_a_baseline_that_beats_the_run_is_noted_with_all_numbers() -> None:
     validated = {"epoch": 2, "last": 7, "metric": "P@1", "metrics": metrics, "queries": 40}
     [text] = closing_advice([], metrics, baselines, "40 test queries", validated)
     assert text.startswith(f"{lost}epoch 2 of 7 was the best, so training longer does not help")
+    [text] = closing_advice([], metrics, baselines, "40 test queries", validated, steps=7)
+    assert text == f"{lost}7 steps are few: lower sampler.batch_size or train longer, or check the data"
     [text] = closing_advice([], metrics, baselines, "40 test queries", validated | {"last": 2})
     assert text.startswith(f"{lost}train longer")
     assert closing_advice([], {**metrics, "nn": {"P@1": 31.0}}, {"tfidf_labels": {"P@1": 12.0}}) == []
@@ -206,3 +208,14 @@ def test_batches_too_large_for_the_data_are_a_warning(overrides: list[str], expe
     )
     trainer = Trainer(config, open_dataset("tiny", "title", default_registry()), prepares=False)
     assert warnings(trainer) == ([expected] if expected else [])
+
+
+def test_a_plan_that_is_not_a_partition_is_a_warning() -> None:
+    config = resolve(["recipe=unidec", "data=tiny", "encoder.dim=8", "head.clf=none"], default_registry())
+    trainer = Trainer(config, open_dataset("tiny", "title", default_registry()), prepares=False)
+    assert warnings(trainer) == []
+    trainer.planned = 0, [trainer.rows_N[:-30], trainer.rows_N[:2]]
+    assert warnings(trainer) == [
+        "sampler random drops 30 and repeats 2 of the 1,262 training queries with labels in an epoch, "
+        "which should have each of them once: see xmclab check sampler:random"
+    ]

@@ -56,12 +56,19 @@ def test_validations_are_shown_and_the_last_test_is_left_to_the_table() -> None:
         display.show({**RECORD, "epoch": 1})
         display.show({**evaluation, "epoch": 2, "split": "validation", "best": False, "metrics": metrics})
         display.show({**evaluation, "epoch": 1, "split": "test", "metrics": metrics})
-    lines = [line for line in file.getvalue().splitlines() if line.startswith("after")]
+    lines = [line for line in file.getvalue().splitlines() if line.startswith(("after", "kept"))]
     assert lines == [
         "after epoch 1: validation de PSP@1 5.00  clf PSP@1 15.00  (best so far)",
-        "after epoch 1: de P@1 10.00  clf P@1 20.00",
+        "kept epoch 1, test: de P@1 10.00  clf P@1 20.00",
         "after epoch 2: validation de PSP@1 5.00  clf PSP@1 15.00",
     ]
+
+
+def test_the_end_of_patience_is_shown() -> None:
+    file = io.StringIO()
+    with Display(Console(file=file, width=100), epochs=30, steps=12) as display:
+        display.stopped(6, best=1)
+    assert file.getvalue() == "stopped after epoch 6: no better for 5 epochs (stop.patience)\n"
 
 
 def test_a_refresh_says_what_was_refreshed() -> None:

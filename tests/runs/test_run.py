@@ -302,6 +302,17 @@ def test_the_test_queries_are_ranked_exactly_once(
     assert "evaluate.every: no effect" in said.getvalue()
 
 
+def test_a_run_that_stops_early_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Any]
+) -> None:
+    monkeypatch.setattr(BestEpoch, "_value", worst_is_best)
+    said = io.StringIO()
+    run(small_config(*VALIDATED, "stop.patience=1"), tmp_path / "out", Console(file=said, width=200))
+    lines = [re.sub(r" P@1 .*", "", line) for line in said.getvalue().splitlines()]
+    stops = "stopped after epoch 2: no better for 1 epoch (stop.patience)"
+    assert lines[lines.index(stops) + 1] == "kept epoch 1, test: de"
+
+
 def test_without_the_test_the_result_is_of_the_validation_queries(
     tmp_path: Path, ranked: list[int], monkeypatch: pytest.MonkeyPatch, small_config: Callable[..., Any]
 ) -> None:

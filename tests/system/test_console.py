@@ -39,3 +39,16 @@ def test_only_a_terminal_gets_blanks_at_the_ends_of_lines() -> None:
         table.add_row("longer", "longer than the others")
         console.print(table)
         assert any(line.endswith(" ") for line in stream.getvalue().splitlines()) is terminal
+
+
+def test_long_lines_break_at_blanks_on_a_terminal_and_nowhere_else() -> None:
+    text = f"red is ahead of blue on all queries: {'x' * 30} and so on"
+    for terminal in (True, False):
+        stream = io.StringIO()
+        console = Console(file=stream, width=20, force_terminal=terminal, color_system=None)
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        lines = [line.rstrip() for line in stream.getvalue().splitlines()]
+        if terminal:
+            assert lines == ["red is ahead of blue", "on all queries:", "x" * 30, "and so on"]
+        else:
+            assert lines == [text]

@@ -8,7 +8,7 @@ import unicodedata
 
 import pytest
 
-from xmclab.system.terminal import json_text, printable, shown
+from xmclab.system.terminal import in_lines, json_text, printable, shown
 
 
 class Terminal(io.StringIO):
@@ -53,3 +53,11 @@ def test_json_keeps_its_value(stream: io.StringIO) -> None:
     assert ("\x9b" in text, "\u202e" in text) == (not stream.isatty(), not stream.isatty())
     assert "é" in text
     text.encode()
+
+
+def test_lines_of_a_terminal_end_at_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "24")
+    monkeypatch.setenv("TERM", "xterm")
+    text = "note: validation is on, so [bold]the best epoch is kept"
+    assert in_lines(text, io.StringIO()) == text
+    assert in_lines(text, Terminal()).splitlines() == ["note: validation is on,", "so [bold]the best epoch", "is kept"]

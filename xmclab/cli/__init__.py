@@ -28,7 +28,7 @@ from xmclab.errors import ConfigError, MemoryLimitError, Problem, Stopped, Xmcla
 from xmclab.system import messages
 from xmclab.system.memory import out_of_memory, what_to_lower
 from xmclab.system.signals import Signals
-from xmclab.system.terminal import printable
+from xmclab.system.terminal import in_lines, printable
 from xmclab.system.trust import trusting_remote_code
 
 # Commands import what they need when they run, so that --help does not wait for torch.
@@ -71,7 +71,7 @@ def _run_app() -> int:
         return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except XmclabError as error:
         for problem in error.problems:
-            print(f"error: {printable(str(problem))}", file=sys.stderr)
+            _print_error(problem)
         return error.exit_code
     except KeyboardInterrupt as interrupt:
         return _interrupted(interrupt)
@@ -82,13 +82,10 @@ def _run_app() -> int:
             return _interrupted(interrupts[0])
         if reason := out_of_memory(error):
             problem = Problem("out of memory", reason, what_to_lower(sys.argv[1:]))
-            print(f"error: {printable(str(problem))}", file=sys.stderr)
+            _print_error(problem)
             return MemoryLimitError.exit_code
         _print_traceback()
-        print(
-            f"error: this is a bug in xmclab {__version__} or in a plugin; please report it with the lines above",
-            file=sys.stderr,
-        )
+        _print_error(f"this is a bug in xmclab {__version__} or in a plugin; please report it with the lines above")
         return 1
     return 0
 
@@ -107,6 +104,10 @@ def _interrupted(interrupt: KeyboardInterrupt) -> int:
         return interrupt.exit_code
     print("interrupted", file=sys.stderr)
     return 130
+
+
+def _print_error(problem: Problem | str) -> None:
+    print(in_lines(f"error: {printable(str(problem))}", sys.stderr), file=sys.stderr)
 
 
 def _print_traceback() -> None:

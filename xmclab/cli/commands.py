@@ -22,6 +22,8 @@ GROUPS = {  # of `xmclab --help`; commands that it does not name come last
     "Parts and recipes": ("parts", "recipes", "presets", "new", "check"),
     "This machine": ("doctor",),
 }
+MEANT = {"train": "run", "fit": "run", "test": "eval", "evaluate": "eval", "compare": "bench"}  # other programs' words
+LABELS_PER_QUERY = {"--k", "--n", "--num", "--top", "--topk", "--top-k", "--top_k", "--limit"}  # all are -k
 PLUGIN = "--plugin"
 KEYS = "KEY=VALUE"  # the metavar of overrides
 
@@ -48,6 +50,8 @@ class Commands(TyperGroup):
             with contextlib.suppress(ConfigError):  # unknown command: typer reports it with the usage
                 command = default_registry().command(name, _as_command)
                 return name, command, _with_plugins(command, args[1:])
+            if (meant := MEANT.get(name)) and self.get_command(ctx, name) is None:
+                ctx.fail(f"No such command {name!r}. Did you mean {meant!r}?")
         found, command, rest = super().resolve_command(ctx, args)
         return found, command, _with_plugins(command, rest)
 
@@ -73,6 +77,9 @@ class Commands(TyperGroup):
 
                 if problems := meant(sys.argv[1:], {name for each in command.params for name in each.opts}):
                     raise ConfigError(*problems) from None
+            short = [opt for each in command.params for opt in each.opts if opt == "-k"] if command else []
+            if short and getattr(error, "option_name", "") in LABELS_PER_QUERY and hasattr(error, "possibilities"):
+                error.possibilities = short
             raise
 
 

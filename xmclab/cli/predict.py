@@ -100,8 +100,10 @@ def predict(
             note(f"-k {k}: there are only {asked.k} labels; all are ranked")
         shape = Shape(predictor.labels, rows, bool(queries and queries.has_ids))
         writer = stack.enter_context(_writer(out, written, shape, overwrite))
-        bar = stack.enter_context(_bar(rows))
-        write_answers(predictor, queries or map(TextRecord, texts), asked, writer, bar.advance)
+        bar = stack.enter_context(_bar(rows, answers_shown=out is None and sys.stdout.isatty()))
+        without = write_answers(predictor, queries or map(TextRecord, texts), asked, writer, bar.advance)
+    if without and threshold is not None:
+        note(f"--threshold {threshold:g}: {without} of {rows} texts have no label with such a score")
     if predictor.without_word:
         note(f"{predictor.without_word} of {rows} texts have no vocabulary words; their predictions are arbitrary")
 
@@ -182,10 +184,11 @@ def _writer(out: Path | None, form: str, shape: Shape, overwrite: bool) -> Itera
         yield writer
 
 
-def _bar(rows: int) -> Bar:
-    """A progress bar on stderr, if that is a terminal."""
+def _bar(rows: int, answers_shown: bool) -> Bar:
+    """A progress bar on stderr, if that is a terminal; none among answers that are shown on one."""
     from xmclab.system.console import Console
     from xmclab.system.progress import Bar
 
     console = Console(file=sys.stderr)
-    return Bar(console if console.is_terminal and rows > 1 else None, "queries", rows)
+    wanted = console.is_terminal and rows > 1 and not answers_shown
+    return Bar(console if wanted else None, "queries", rows)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xmclab.errors import ConfigError, DataError, Problem, did_you_mean
+from xmclab.errors import ConfigError, DataError, Problem, closest, did_you_mean
 from xmclab.host.options import make_part, options_of
 from xmclab.host.resolver import settle
 from xmclab.host.schema import AUTO
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["open_data", "open_dataset", "own_validation", "with_reader"]
 
 READER = "reader"
+NEAR, MOST_NAMES = 0.75, 1000  # how alike names of files must be to be suggested, and how many are looked at
 BAGS_OF_WORDS = ("trn_X_Xf.txt", "tst_X_Xf.txt", "X.trn.npz", "X.tst.npz", "X_trn.npz", "train.txt", "test.txt")
 
 
@@ -138,6 +141,15 @@ def _unknown(path: Path, registry: Registry, unfit: Mapping[str, str]) -> list[P
     return [Problem(str(path), "no reader recognises the files in this folder"), *readers]
 
 
+def _near(path: Path) -> str:
+    """A file or folder beside a path that does not exist, of nearly the same name; empty if there is none."""
+    with contextlib.suppress(OSError):
+        names = [each.name for each in itertools.islice(path.parent.iterdir(), MOST_NAMES)]
+        if name := closest(path.name, names, NEAR):
+            return str(path.with_name(name))
+    return ""
+
+
 def locate(source: str, registry: Registry) -> Path:
     """The folder or file of a data set given by name or path."""
     names = registry.names("dataset")
@@ -146,11 +158,12 @@ def locate(source: str, registry: Registry) -> Path:
         if path.exists():
             return path
         if len(path.parts) > 1 or source[0] in ".~":
-            raise DataError(
-                Problem(f"data={source}", "no such folder or file", f"data sets known by name: {', '.join(names)}")
-            )
+            near = _near(path)
+            hint = f"did you mean {near!r}?" if near else f"data sets known by name: {', '.join(names)}"
+            raise DataError(Problem(f"data={source}", "no such folder or file", hint))
     try:
         return registry.dataset(source)
     except DataError as error:
-        hint = did_you_mean(source, names)
+        near = source and _near(Path(source)) if closest(source, names) is None else ""
+        hint = f"did you mean {near!r}?" if near else did_you_mean(source, names)
         raise DataError(Problem(f"data={source}", "no data set, folder or file of this name", hint)) from error

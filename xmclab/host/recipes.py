@@ -35,6 +35,7 @@ STAGES = "stages"  # keys of a stage begin with it and the stage's name
 PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")}
 MADE_WITH = "made with plugin="  # starts the first comment of a recipe whose parts came from plugin files
 MADE_WITH_CLASSES = "made with classes given from Python: "  # is in it if some parts were
+CLASS_OF_PART = re.compile(r"(\w+) ([\w.-]+) \(")  # kind and name of a part that it names
 QUOTED = re.compile("'([^']*)'")
 PLAIN_KINDS = ("str", "seq", "map", "null", "bool", "int", "float")
 LONGEST = 100  # characters of a number

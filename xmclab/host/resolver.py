@@ -25,7 +25,7 @@ from xmclab.host.config import (
 from xmclab.host.layers import COMMAND_LINE_ONLY, Layers
 from xmclab.host.load import interface
 from xmclab.host.options import Option, construct, options_of, read_options
-from xmclab.host.recipes import MADE_WITH, MADE_WITH_CLASSES, Entry, below
+from xmclab.host.recipes import CLASS_OF_PART, MADE_WITH, MADE_WITH_CLASSES, Entry, below
 from xmclab.host.registry import Registry
 from xmclab.host.schema import ALL, AUTO, GONE, HEADS, NONE, RENAMED, SHORT, SHORTHANDS, SLOTS, Settings
 from xmclab.objectives.expr import TermSpec, parse_expression
@@ -123,16 +123,26 @@ class _Resolver:
         losses = {head: self._loss(head, parts.get(f"reduction.{head}")) for head in heads}
         self._report_unknown()
         if self.problems:
-            if self.layers.made_with.startswith(MADE_WITH) and not self.registry.files:
-                hint = "recipes do not load code; pass plugin=FILE again"
-                self.problems.append(Problem("recipe", self.layers.made_with, hint))
-            elif MADE_WITH_CLASSES in self.layers.made_with and not self.registry.given:
-                hint = "recipes do not hold code; give the classes again, from Python: parts=[CLASS]"
-                self.problems.append(Problem("recipe", self.layers.made_with, hint))
+            self._explain_missing_code()
             kind = PluginError if self.plugin_at_fault else ConfigError
             raise kind(*dict.fromkeys(self.problems))
         config = Config(settings, self.layers.recipe, self.registry, parts, losses, self._sources(), self.stage)
         return dataclasses.replace(config, lineage=self.layers.lineage, preset=self.layers.preset)
+
+    def _explain_missing_code(self) -> None:
+        """Say first that the run has parts that are not in its config, and leave out what follows from that."""
+        made_with = self.layers.made_with
+        if made_with.startswith(MADE_WITH) and not self.registry.files:
+            hint = "recipes do not load code; pass plugin=FILE again"
+            self.problems.insert(0, Problem("recipe", made_with, hint))
+        elif MADE_WITH_CLASSES in made_with:
+            classes = CLASS_OF_PART.findall(made_with.partition(MADE_WITH_CLASSES)[2])
+            missing = [(kind, name) for kind, name in classes if f"{kind} {name}" not in self.registry.given]
+            unknown = [f"unknown {kind} {name!r}" for kind, name in missing]
+            rest = [each for each in self.problems if not any(words in each.message for words in unknown)]
+            if len(rest) < len(self.problems):
+                hint = "recipes do not hold code; give the classes again, from Python: parts=[CLASS]"
+                self.problems = [Problem("recipe", made_with, hint), *rest]
 
     def _apply(self, layer: Sequence[Entry]) -> None:
         """Apply a layer: choices first, since they decide which options of lower layers stay."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+import numpy as np
 
 from xmclab.errors import XmclabError
 from xmclab.host.config import Config
@@ -58,7 +61,33 @@ def advice_on_validation(settings: Settings, patience: int | None, by_default: b
 
 
 def warnings(trainer: Trainer) -> list[str]:
-    """Batches that do not suit the number of queries."""
+    """Batches that do not suit the number of queries, or do not hold them all."""
+    return [*_sizes(trainer), *_partition(trainer)]
+
+
+def _partition(trainer: Trainer) -> Iterator[str]:
+    """A plan of the first epoch that does not hold every query with a label once."""
+    rows_N, batches = trainer.rows_N, (trainer.planned or (0, []))[1]
+    if not batches:  # resumed
+        return
+    found_N, count_N = np.unique(np.concatenate(batches), return_counts=True)
+    kept_N = np.isin(found_N, rows_N)
+    counts = {
+        "drops": len(rows_N) - int(kept_N.sum()),
+        "repeats": int((count_N[kept_N] > 1).sum()),
+    }
+    if said := [f"{verb} {count:,}" for verb, count in counts.items() if count]:
+        name, registry = trainer.config.choice("sampler"), trainer.config.registry
+        check = shlex.join(["xmclab", "check", f"sampler:{name}", *(f"plugin={file}" for file in registry.files)])
+        check = "xmclab_kit.sampler_contract" if f"sampler {name}" in registry.given else check
+        yield (
+            f"sampler {name} {' and '.join(said)} of the {len(rows_N):,} training queries with labels in an epoch, "
+            f"which should have each of them once: see {check}"
+        )
+
+
+def _sizes(trainer: Trainer) -> list[str]:
+    """Batches too large for the number of queries."""
     queries, size, epochs = len(trainer.data.train), trainer.sampler.batch_size, trainer.settings.epochs
     smaller = max(2 ** int(math.log2(max(queries * epochs / ENOUGH_STEPS, 1))), SMALLEST_BATCH)
     more = math.ceil(queries / smaller) * epochs
@@ -162,6 +191,7 @@ def closing_advice(
     baselines: Scores,
     measured: str = "",
     validation: Mapping[str, Any] | None = None,
+    steps: int = ENOUGH_STEPS,
 ) -> list[str]:
     """Notes on a run that has ended: terms that have not moved, baselines that win, a search that is better.
 
@@ -169,8 +199,10 @@ def closing_advice(
         records: those of all steps, as trackers get them.
         measured: what the metrics are of: `300 test queries`.
         validation: what the result says about the epoch that was kept.
+        steps: of the whole run.
     """
-    return [*_still(records), *_below(metrics, baselines, measured, validation), *_better_search(validation)]
+    below = _below(metrics, baselines, measured, validation, steps)
+    return [*_still(records), *below, *_better_search(validation)]
 
 
 def _still(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -192,14 +224,18 @@ def _still(records: Iterable[Mapping[str, Any]]) -> Iterator[str]:
             yield f"loss.{head}: {term} has not moved ({means}); raise its weight or a learning rate, or leave it out"
 
 
-def _below(metrics: Scores, baselines: Scores, measured: str, validation: Mapping[str, Any] | None) -> Iterator[str]:
+def _below(
+    metrics: Scores, baselines: Scores, measured: str, validation: Mapping[str, Any] | None, steps: int
+) -> Iterator[str]:
     """Whether the run, or one of its heads, finds less than a method without training."""
     known, found = ({name: row["P@1"] for name, row in rows.items() if "P@1" in row} for rows in (baselines, metrics))
     if not known or not found:
         return
     best, own = (max(values, key=lambda name: values[name]) for values in (known, found))
     hint = "train longer or with a higher learning rate, or check the data"
-    if validation and validation["epoch"] < validation["last"]:
+    if steps < ENOUGH_STEPS:
+        hint = f"{steps} steps are few: lower sampler.batch_size or train longer, or check the data"
+    elif validation and validation["epoch"] < validation["last"]:
         kept = f"epoch {validation['epoch']} of {validation['last']} was the best, so training longer does not help"
         hint = f"{kept}; try another recipe or a lower learning rate, or check the data"
     if found[own] < known[best]:

@@ -32,7 +32,7 @@ class Display:
         self._bar = Bar(console, "training", steps, keep=True, done=done, unit="step")
         self._left = TimeLeft(epochs, steps, refreshes)
         self._queries = self._epoch = 0
-        self._score = ""
+        self._score, self._validated = "", False
 
     def __enter__(self) -> Display:
         self._bar.__enter__()
@@ -68,10 +68,17 @@ class Display:
             self._score = f"{metric} {value:.2f}"
         scores = "  ".join(f"{name} {metric} {value:.2f}" for name, metric, value in shown)
         if of_validation:
+            self._validated = True
             best = "  (best so far)" if record["best"] else ""
             note(self.console, f"after epoch {record['epoch']}: validation {scores}{best}")
         elif self._epoch < self.epochs:  # the last one has a table
-            note(self.console, f"after epoch {record['epoch']}: {scores}")
+            of_epoch = f"kept epoch {record['epoch']}, test" if self._validated else f"after epoch {record['epoch']}"
+            note(self.console, f"{of_epoch}: {scores}")
+
+    def stopped(self, epoch: int, best: int) -> None:
+        """Say that training stops early, after an epoch that is no better than an earlier one."""
+        length = f"{epoch - best} epoch{'s' * (epoch - best > 1)}"
+        note(self.console, f"stopped after epoch {epoch}: no better for {length} (stop.patience)")
 
     @property
     def _rate(self) -> str:

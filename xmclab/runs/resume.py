@@ -101,16 +101,22 @@ def config_of(folder: Path, config: Config) -> dict[str, Any]:
     return resolve(overrides_of(folder), config.registry).to_dict()
 
 
-def refuse_other(folder: Path, config: Config, theirs: Mapping[str, Any]) -> None:
+def refuse_other(folder: Path, config: Config, theirs: Mapping[str, Any], ended: bool = False) -> None:
     """Refuse a config that differs from that of the run of a folder in keys that matter.
+
+    Args:
+        ended: the run cannot be continued, so nothing can be allowed.
 
     Raises:
         ConfigError: with every key.
     """
     if problems := list(differences(theirs, config)):
         problems += _unknown(theirs, config)
-        hint = "start in a new folder, or allow it with resume.allow=KEY,KEY"
-        raise ConfigError(*problems, Problem(f"resume {folder}", "the run has another config", hint))
+        reason, hint = "the run has another config", "start in a new folder, or allow it with resume.allow=KEY,KEY"
+        if ended:
+            reason, hint = "the run has ended", f"to train on, start a new one from its weights: start={folder}"
+            raise ConfigError(Problem(f"resume {folder}", reason, hint), *problems)
+        raise ConfigError(*problems, Problem(f"resume {folder}", reason, hint))
 
 
 def _unknown(theirs: Mapping[str, Any], config: Config) -> Iterator[Problem]:

@@ -135,7 +135,7 @@ def _ended(folder: Path, config: Config) -> RunResult:
     Raises:
         ConfigError: it had another config.
     """
-    refuse_other(folder, config, config_of(folder, config))
+    refuse_other(folder, config, config_of(folder, config), ended=True)
     for problem in without_effect(folder, config):
         logger.warning("the run has ended, so this has no effect: %s", problem)
     shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # if it was killed just before
@@ -200,7 +200,7 @@ class _Job:
                 result.document["profile"] = profile.summary()
                 profile.print_table(self.console)
             measured, kept = f"{len(test.data.test)} {test.purpose} queries", result.document.get("validation")
-            told = closing_advice(store.records(folder), test.metrics, baselines, measured, kept)
+            told = closing_advice(store.records(folder), test.metrics, baselines, measured, kept, trainer.steps)
             result.document["notes"] = told
             for text in told:
                 note(self.console, f"note: {text}")
@@ -274,6 +274,8 @@ class _Job:
                 display.show(record)
                 if record["event"] in ("refresh", "eval"):
                     store.save_indexes(folder, test.indexes | {"mining": record.get("index", {})})
+                if record.get("split") == "validation" and best and best.enough and best.last < settings.epochs:
+                    display.stopped(best.last, best.epoch)
 
             try:
                 return fit(trainer, tell, test.evaluate, best, checkpoints, at)

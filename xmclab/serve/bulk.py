@@ -45,19 +45,25 @@ def write_answers(
     asked: Asked,
     writer: Writer,
     advance: Callable[[int], object] = lambda count: None,
-) -> None:
+) -> int:
     """Write the labels of every query, block by block; nothing is written if the first block fails.
 
     Args:
         advance: told how many queries were answered.
+
+    Returns:
+        The number of queries without any label.
     """
+    without = 0
     answers = predictor.answer(queries, asked.k, asked.search, attrgetter("text"), asked.threshold)
     try:
         first = next(answers, None)
         writer.start()
         for block, ranking in itertools.chain([first] if first else [], answers):
             writer.write(block, ranking)
+            without += int((ranking.ids_NK < 0).all(axis=1).sum())
             advance(len(block))
         writer.end()
     finally:
         writer.abandon()
+    return without

@@ -219,6 +219,9 @@ class Tables(Writer):
 
     def write_one(self, query: TextRecord, best: Sequence[tuple[int, float]]) -> None:
         title = plain(query.text)
+        if not best:
+            self.console.print(f"[italic]{title}[/italic]\nno labels\n")
+            return
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False)
         table.add_column("score", justify="right")
         table.add_column("label", justify="right")

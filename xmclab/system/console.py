@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.text import Text
 
-from xmclab.system.terminal import printable
+from xmclab.system.terminal import broken, printable
 
 
 def plain(text: str) -> str:
@@ -25,11 +25,18 @@ TRAILING = re.compile(r" +(?=\n)")
 class Console(rich.console.Console):
     """A console that shows control characters instead of obeying them, and leaves `:words:` as they are.
 
-    In files and pipes, lines end where their text ends.
+    In files and pipes, lines end where their text ends. On a terminal, lines without markup that are printed with
+    `soft_wrap` break at blanks; elsewhere they stay whole.
     """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"emoji": False, **options})
+
+    def print(self, *objects: Any, markup: bool | None = None, soft_wrap: bool | None = None, **options: Any) -> None:
+        """Print as rich does; see above for `soft_wrap`."""
+        if soft_wrap and markup is False and self.is_terminal:
+            objects = tuple(broken(each, self.width) if isinstance(each, str) else each for each in objects)
+        super().print(*objects, markup=markup, soft_wrap=soft_wrap, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Every string comes through here, those in cells and titles of tables included."""

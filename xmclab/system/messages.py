@@ -10,7 +10,7 @@ import logging
 import sys
 from collections.abc import Collection, Iterator
 
-from xmclab.system.terminal import printable
+from xmclab.system.terminal import in_lines, printable
 
 ROOT = "xmclab"
 
@@ -27,7 +27,7 @@ class _Printer(logging.Handler):
         word = "warning" if record.levelno >= logging.WARNING else "note"
         text = f"{word}: {printable(record.getMessage().replace(self.hidden, ''))}"
         if text not in self.known and text not in self.printed:
-            print(text, file=sys.stderr)
+            print(in_lines(text, sys.stderr), file=sys.stderr)
             self.printed.append(text)
 
 

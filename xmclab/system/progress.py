@@ -22,6 +22,7 @@ SECONDS_BETWEEN_LINES = 10.0
 NARROWEST, WIDEST = 8, 20  # columns of a bar
 GAP = 2  # columns between facts
 PIECE = 1 << 20  # bytes of a file between two looks at how much was read
+ECHO = 2  # columns left free, as a terminal shows ^C there: a line that it broke could not be cleared
 SPINNER, ASCII_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "-\\|/"
 
 
@@ -118,11 +119,13 @@ class Bar:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """One line: what, the bar, and the facts that fit."""
-        width, what, now = options.max_width, printable(self.what), time.monotonic()
+        width, what, now = max(options.max_width - ECHO, 1), printable(self.what), time.monotonic()
         if not self.total:
             frames = ASCII_SPINNER if options.ascii_only else SPINNER
             spinning = f"{frames[int(now * 8) % len(frames)]} {what}  {clock(now - self._started)}"
-            yield Text(spinning, "dim", no_wrap=True, overflow="ellipsis", end="")
+            line = Text(spinning, "dim", no_wrap=True, end="")
+            line.truncate(width, overflow="ellipsis")
+            yield line
             return
         remaining = max(self._left - (now - self._told), 0.0)
         left = [] if math.isnan(remaining) else [f"{clock(remaining)}{'+' * self._at_least} left"]
@@ -141,6 +144,7 @@ class Bar:
         line.append_text(_bar(self.done / max(self.total, 1), min(NARROWEST + max(room, 0), WIDEST), console, options))
         for place, fact in enumerate(kept):
             line.append(" " * GAP + fact, "" if place < 4 else "dim")
+        line.truncate(width, overflow="ellipsis")
         yield line
 
 

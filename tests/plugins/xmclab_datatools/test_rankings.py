@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from xmclab.data.sparse import read_matrix
 from xmclab.errors import DataError
+from xmclab.system.messages import kept
 from xmclab_datatools.rankings import read_ranking
 
 
@@ -158,3 +159,16 @@ def test_truncated_and_missing_files_are_named(tmp_path: Path, name: str) -> Non
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(DataError, match=name):
         read_ranking(path, (30, 30), 5)
+
+
+@pytest.mark.parametrize(("listed", "k", "noted"), [(3, 3, 1), (3, 2, 0), (4, 3, 0), (6, 6, 0)])
+def test_filtered_labels_that_take_places_are_noted(tmp_path: Path, listed: int, k: int, noted: int) -> None:
+    """Unless enough others are listed, or there are no others."""
+    np.save(tmp_path / "best.npy", np.tile(np.arange(listed), (2, 1)))
+    hidden = sp.csr_array(([1.0], ([1], [0])), shape=(2, 6))
+    with kept("xmclab") as records:
+        read_ranking(tmp_path / "best.npy", (2, 6), k, hidden)
+    told = [record.getMessage() for record in records]
+    reason = "1 of 2 queries list filtered labels, which leaves them fewer than 3"
+    remedy = "a run ranks 1 more for them: predict as many more"
+    assert told == [f"{tmp_path / 'best.npy'}: {reason}; {remedy}"] * noted
