@@ -34,10 +34,12 @@ __all__ = [
     "Baseline",
     "Batch",
     "BinaryLoss",
+    "Block",
     "Dataset",
     "Encoder",
     "Head",
     "Index",
+    "Kernels",
     "Keys",
     "LabelSpace",
     "Loss",
@@ -389,6 +391,62 @@ class Reduction(ABC):
     def weighs_cells_alike(self) -> bool:
         """Whether `cell_weight` is defined, for the current `weights` and `normaliser`."""
         return _defined_with(self, "cell_weight", "weights", "normaliser")
+
+
+@dataclass(frozen=True)
+class Block:
+    """Scores of a block of labels that need not exist as a matrix: s_QB = scale * q z'.
+
+    Listed cells are positives or ignored pairs, so none is a negative. Those whose column is not in [0, B) belong to
+    another block and are skipped.
+    """
+
+    q_QD: Tensor
+    z_BD: Tensor  # of the same dtype, which may be half precision
+    scale: float
+    row_C: Tensor
+    column_C: Tensor  # no cell is listed twice
+
+
+@dataclass
+class Kernels(ABC):
+    """Passes over scores that are never written, for a head trained on all labels: `kernels=NAME`.
+
+    They take the place of those of `objectives/engine.py`, which define them, where `declines` has no objection.
+    Scores and sums are at least float32.
+    """
+
+    @abstractmethod
+    def declines(self, q_QD: Tensor) -> str:
+        """Why such operands (their dtype and device) are left to torch; empty: they are not."""
+
+    @abstractmethod
+    def log_sums(self, block: Block, by_label: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The first pass: (n_Q, n_B, s_C).
+
+        The log-sum-exp of each query over its negatives, and of each label if wanted (-inf if there are none), and the
+        scores of the listed cells; those of another block may be anything finite.
+        """
+
+    @abstractmethod
+    def gradient(
+        self,
+        block: Block,
+        queries: tuple[Tensor, Tensor] | None,
+        labels: tuple[Tensor, Tensor] | None,
+        softplus: float | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The second pass: (g_QB, value, s_C).
+
+        Args:
+            queries: (n_Q, slope_Q), the log-sum-exp of each query and its slope; `labels` likewise.
+            softplus: factor of the slope of log(1 + exp s).
+
+        Returns:
+            g_ij = slope_i exp(s_ij - n_i) + slope_j exp(s_ij - n_j) + softplus / (1 + exp -s_ij) for negatives, 0 for
+            listed cells, in the dtype of the operands and contiguous; the sum of log(1 + exp s_ij) over negatives, 0
+            without `softplus`; and the scores of the listed cells, as in the first pass.
+        """
 
 
 # The model

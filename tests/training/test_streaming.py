@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import logging
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,8 @@ import torch
 
 import xmclab
 import xmclab.objectives.engine
-import xmclab.training.trainer
-from xmclab.api import Batch
+import xmclab.training.streaming
+from xmclab.api import Batch, Block, Kernels, option
 from xmclab.data import open_dataset
 from xmclab.errors import DivergedError
 from xmclab.host.registry import default_registry
@@ -282,7 +283,7 @@ def test_the_trainer_streams_to_the_same_weights(
     options = [*parts, f"optim.clip={clip}", "optim.decay=0.1", "head.clf.row_dropout=0.2"]
     streaming = make_trainer(*options)
     assert streaming.streaming == {"clf"}
-    monkeypatch.setattr(xmclab.training.trainer, "streams", lambda *_: False)
+    monkeypatch.setattr(xmclab.training.streaming, "streams", lambda *_: False)
     plain = make_trainer(*options)
     assert not plain.streaming
     for made in (streaming, plain):
@@ -295,6 +296,52 @@ def test_the_trainer_streams_to_the_same_weights(
     assert (streaming.model.head("clf").psi.weight - first).abs().max() > 1e-6
     for found, expected in zip(streaming.model.parameters(), plain.model.parameters(), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+@dataclass
+class Asked(Kernels):
+    """Kernels that take float32, and fail when they are used."""
+
+    reason: str = option("", "why it declines")
+
+    def declines(self, q_QD: torch.Tensor) -> str:
+        return self.reason or ("" if q_QD.dtype == torch.float32 else "needs float32")
+
+    def log_sums(self, block: Block, by_label: bool) -> Any:
+        raise RuntimeError(f"asked for {tuple(block.z_BD.shape)} at {block.scale:.2f}, by label: {by_label}")
+
+    gradient = None  # type: ignore[assignment]  # is not reached
+
+
+def with_kernels(*overrides: str) -> Trainer:
+    small = ["data=tiny", "encoder=bag", "encoder.dim=16", "head.clf.dim=16", "reduction.clf=pal_n", "baseline=none"]
+    registry = default_registry().with_class("kernels", "asked", Asked)
+    config = resolve([*small, "kernels=asked", *overrides], registry)
+    return Trainer(config, open_dataset("tiny", "title", default_registry()))
+
+
+def test_kernels_are_given_the_rows_of_a_block(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "xmclab.training")
+    made = with_kernels("loss.clf=ds(temperature=0.5)+bce(temperature=0.5)")
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("kernels")]
+    assert lines == ["kernels: torch computes the scores of head.de: it is not trained on blocks of all labels"]
+    labels = made.data.num_labels
+    with pytest.raises(RuntimeError, match=rf"asked for \({labels}, 16\) at 2.00, by label: True"):
+        take_steps(made)
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("kernels.reason=the moon", "the moon"),
+        ("loss.clf=ds(temperature=0.5)+bce(temperature=1)", "its losses have several temperatures"),
+    ],
+)
+def test_torch_serves_where_kernels_decline(caplog: pytest.LogCaptureFixture, override: str, reason: str) -> None:
+    caplog.set_level(logging.INFO, "xmclab.training")
+    made = with_kernels("head.de=none", override)
+    assert f"kernels: torch computes the scores of head.clf: {reason}" in caplog.messages
+    assert all(np.isfinite(record["loss"]) for record in take_steps(made, 1))
 
 
 def test_scores_that_overflow_are_seen_before_the_table_is_updated() -> None:

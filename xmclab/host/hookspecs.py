@@ -32,6 +32,7 @@ KINDS = (
     "transform",
     "tracker",
     "baseline",
+    "kernels",
 )
 # The built-in commands; plugins cannot use these names.
 COMMANDS = ("run", "plan", "predict", "eval", "export", "replay", "parts", "recipes", "presets")

@@ -276,6 +276,7 @@ SLOTS: dict[str, Slot] = {
     "search": Slot("search", "heads", handed="index"),
     "tracker": Slot("tracker", NONE, optional=True, several=True),
     "baseline": Slot("baseline", ALL, optional=True, several=True),
+    "kernels": Slot("kernels", NONE, optional=True),
 }
 
 # Loss expressions: `loss.clf=ds+bce`, with the options of a term as `loss.clf.bce.weight=0.3`.

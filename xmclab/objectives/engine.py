@@ -160,6 +160,7 @@ class _Group:
         # Binary directions: those whose negatives cost log(1 + exp s), and those with their own `of_negatives`.
         self.softplus = [n for n, d in members.items() if d.term.has_softplus_negatives]
         self.others = [n for n, d in members.items() if d.term.binary and n not in self.softplus]
+        self.of_softplus = sum(engine.scale[n] * engine.cell_weight[n] for n in self.softplus)  # factor of its slope
 
     def of(self, s_QB: Tensor) -> Tensor:
         """The scores at this temperature; the first group's are those in memory."""
@@ -168,6 +169,8 @@ class _Group:
 
 class Engine:
     """The value of directions in closed form, and the gradient of their sum."""
+
+    writes = True  # scores, to memory
 
     def __init__(
         self,
@@ -187,9 +190,8 @@ class Engine:
         self.blocks = [slice(start, min(start + edges.step, labels.stop)) for start in edges]
         self.whole = len(labels) == truth.shape[1] and len(self.blocks) == 1
         widest = max((block.stop - block.start for block in self.blocks), default=0)
-        # A spare cell at the end takes the list entries of other blocks.
-        self.memory = scores.like.new_empty(queries * widest + 1)
-        self.memory[-1:].zero_()
+        self.memory = scores.like.new_empty(queries * widest * self.writes + 1)
+        self.memory[-1:].zero_()  # a spare cell that takes the list entries of other blocks
         self.loaded: slice | None = None
         self.s_E = scores.like.new_zeros(len(truth.row_E))
         cells = queries * truth.shape[1] - len(truth.ignored_row_I)
@@ -325,9 +327,7 @@ class Engine:
         """Overwrite negatives with the gradient of a group; add to the values of its binary directions."""
         rows = (group.log_sum_Q, group.slope_Q) if group.competes else None
         columns = (group.log_sum_P[block], group.slope_P[block]) if group.by_label else None
-        softplus = None
-        if group.softplus:
-            softplus = x_QB.new_full((), sum(self.scale[n] * self.cell_weight[n] for n in group.softplus))
+        softplus = x_QB.new_full((), group.of_softplus) if group.softplus else None
         for cut, x_RB in slices(x_QB) if group.others else [(slice(None), x_QB)]:
             slopes = []
             for number in group.others:

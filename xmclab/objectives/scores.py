@@ -32,9 +32,13 @@ class Scores(ABC):
     def write(self, block: slice, scale: float, out_QB: Tensor) -> None:
         """Write `scale` times the scores of these labels."""
 
+    def operands(self, block: slice) -> tuple[Tensor, Tensor]:
+        """Optional, for passes that never write scores: the vectors (q_QD, z_BD) of which these are products."""
+        raise NotImplementedError(f"{type(self).__name__} has no vectors")
+
     @abstractmethod
     def backward(self, block: slice, g_QB: Tensor) -> None:
-        """Take the gradient of the scores of the block written last, in memory that the next one overwrites."""
+        """Take the gradient of the scores of the latest block, in memory that the next one overwrites."""
 
 
 class Matrix(Scores):

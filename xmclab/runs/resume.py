@@ -36,6 +36,7 @@ HARMLESS = (
     "resume",
     "tracker",
     "baseline",
+    "kernels",
 )
 
 

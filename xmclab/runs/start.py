@@ -20,6 +20,7 @@ from xmclab.training.start import ENCODER, Start, check_freeze, in_stage, prefix
 # What only training needs is replaced by built-in parts, so that its plugins need not be installed.
 WITHOUT_TRAINING = (
     *("loss=ds", "reduction=psl", "sampler=random", "miner=none", "transform=none", "tracker=none", "baseline=none"),
+    "kernels=none",
 )
 NETWORK = "encoder.network."  # weights that an export of a transformer keeps in a format of its own
 

@@ -22,7 +22,6 @@ from xmclab.objectives.engine import evaluate_vectors
 from xmclab.objectives.objective import Objective
 from xmclab.system.memory import what_to_lower
 from xmclab.training.batches import Prepared
-from xmclab.training.streaming import all_labels
 
 if TYPE_CHECKING:
     from xmclab.training.trainer import Trainer
@@ -158,7 +157,7 @@ class _HeadStep:
         seed_for = partial(self.trainer.keys.seed_for, f"rows {self.name}", self.step)
         weight_L, truth = self.prepared.label_weight_P, self.prepared.truth
         known = objective, self.q_QD.detach(), truth, weight_L
-        engine, scores = all_labels(self.head, *known, seed_for, low=self.trainer.precision.low)
+        engine, scores = self.trainer.stream(self.head, *known, seed_for)
         engine.backward()
         return dict(engine.evaluation.values), [scores.dq_QD, scores.square]
 

@@ -6,20 +6,27 @@ the same in every pass, and for blocks of any size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from xmclab.api import Head
+from xmclab.api import Head, Kernels
+from xmclab.host.config import Config
+from xmclab.model.device import Precision
 from xmclab.model.dropout import keyed, text_keys
+from xmclab.model.model import Model
 from xmclab.model.tables import RowOptimizer, RowTable, read, widened
 from xmclab.objectives.engine import Engine
+from xmclab.objectives.fused import FusedEngine, unfused
 from xmclab.objectives.objective import Objective
 from xmclab.objectives.products import add_product_, multiply
 from xmclab.objectives.scores import Scores
 from xmclab.objectives.truth import Truth
+
+logger = logging.getLogger("xmclab.training")
 
 Update = Callable[[slice, Tensor], None]  # (rows, their gradient)
 
@@ -64,14 +71,18 @@ class TableScores(Scores):
         self.repeated = False  # the pass only makes the updates
 
     def write(self, block: slice, scale: float, out_QB: Tensor) -> None:
-        """Rows to vectors, with the graph between them, and their scores."""
+        q_QD, z_BD = self.operands(block)
+        multiply(q_QD, z_BD.T, out_QB, scale)
+
+    def operands(self, block: slice) -> tuple[Tensor, Tensor]:
+        """Rows to vectors, with the graph between them."""
         self.rows_BD = widened(read(self.table.weight.detach(), block)).requires_grad_()
         if self.head.training:
             torch.manual_seed(self.seed_for(block.start))
         with keyed(self._keys(block)):
             self.z_BD = self.head.of_rows(self.rows_BD)
         self.low_BD = self.z_BD.detach().to(self.low_QD.dtype)
-        multiply(self.low_QD, self.low_BD.T, out_QB, scale)
+        return self.low_QD, self.low_BD
 
     def _keys(self, block: slice) -> Tensor | None:
         if self.key_seed is None:
@@ -102,12 +113,37 @@ def all_labels(
     block: int | None = None,
     key_seed: int | None = None,
     low: torch.dtype | None = None,
+    kernels: Kernels | None = None,
 ) -> tuple[Engine, TableScores]:
-    """The first pass of a head over all labels."""
+    """The first pass of a head over all labels, by these kernels if they serve."""
     scores = TableScores(head, q_QD, seed_for, block, key_seed, low)
-    engine = Engine(scores, truth, objective.directions, label_weight_L, objective.share)
+    given = scores, truth, objective.directions, label_weight_L, objective.share
+    fused = kernels and not left_to_torch(kernels, objective, scores.low_QD)
+    engine = FusedEngine(kernels, *given) if kernels and fused else Engine(*given)
     engine.observe()
     return engine, scores
+
+
+def left_to_torch(kernels: Kernels | None, objective: Objective, q_QD: Tensor) -> str:
+    """Why kernels do not compute the passes of a head; empty: they do."""
+    return unfused(objective.directions) or kernels.declines(q_QD) if kernels else "there are none"
+
+
+def streaming(
+    config: Config, model: Model, objectives: Mapping[str, Objective], weighted: bool, precision: Precision
+) -> tuple[set[str], Callable[..., tuple[Engine, TableScores]]]:
+    """The heads that are trained against all labels in blocks, and their `all_labels`, with the kernels of the config.
+
+    Logs the heads for which the config asks for kernels in vain.
+    """
+    heads = {name for name, objective in objectives.items() if streams(model.head(name), objective, weighted)}
+    kernels: Kernels | None = config.make("kernels")
+    q_QD = torch.empty(0, 0, dtype=precision.dtype, device=precision.device)
+    for name, objective in objectives.items() if kernels else ():
+        why = left_to_torch(kernels, objective, q_QD) if name in heads else "it is not trained on blocks of all labels"
+        if why:
+            logger.info("kernels: torch computes the scores of head.%s: %s", name, why)
+    return heads, partial(all_labels, low=precision.low, kernels=kernels)
 
 
 class StreamedRows:

@@ -45,7 +45,7 @@ from xmclab.training.objectives import label_weights, objectives_of
 from xmclab.training.optim import HostState, Optimizers
 from xmclab.training.refreshes import Refreshes
 from xmclab.training.start import Start, freeze, trained_heads
-from xmclab.training.streaming import all_labels, streams
+from xmclab.training.streaming import streaming
 from xmclab.training.transfer import Fetched, Shipping
 
 logger = logging.getLogger("xmclab.training")
@@ -123,7 +123,7 @@ class Trainer:
         self.objectives = objectives_of(config)
         self.label_weight_L, self.inverse_propensity_L = label_weights(data, self.settings, self.objectives)
         weighted = self.label_weight_L is not None
-        self.streaming = {n for n, each in self.objectives.items() if streams(self.model.head(n), each, weighted)}
+        self.streaming, self.stream = streaming(config, self.model, self.objectives, weighted, self.precision)
         self.all_labels = any(objective.needs_all for objective in self.objectives.values())
         if prepares and self.draws_negatives:
             self.miner.prepare(data, self.exclude_NL, self.keys)
@@ -425,7 +425,7 @@ class Trainer:
             if name in self.streaming:
                 seeds = partial(self.keys.seed_for, f"rows {name}", step), self._key_seed(step, "label")
                 given = head, objective, q_QD, prepared.truth, weight_P, seeds[0]
-                engine, scores = all_labels(*given, key_seed=seeds[1], low=self.precision.low)
+                engine, scores = self.stream(*given, key_seed=seeds[1])
                 rows = self.optimizers.rows
                 assert rows is not None, "a streaming head has a table"
                 if rows.at_once and total.requires_grad:  # what may stop the step must be known before an update

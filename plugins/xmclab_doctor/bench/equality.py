@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 import xmclab
+from xmclab.errors import XmclabError
 from xmclab.host import default_registry
 from xmclab.objectives import Objective
 from xmclab.objectives.autograd import value_by_autograd
@@ -259,6 +260,7 @@ class Steps:
         yield compared("chunked and whole", SINGLE, lambda: self.same_gradients([FLOAT32, "encode.chunk=7"], whole))
         yield compared("streamed and as a matrix", SINGLE, self._streamed)
         yield compared("with and without kernels", SINGLE, self._kernels)
+        yield self.fused("triton")
         if self.device.type == "cpu":
             yield skipped("device and CPU", "the device is the CPU")
         else:
@@ -295,6 +297,26 @@ class Steps:
         found, expected = self.gradients(made(True)), self.gradients(made(False))
         of_encoder = worst_of(found, {name: expected[name] for name in found})
         return max(of_encoder, worst_of(self._moved(made(True)), self._moved(made(False))))
+
+    def fused(self, chosen: str) -> Check:
+        """What a step over all labels changes, with fused kernels and without: in half precision on a card."""
+        name, on_card = f"kernels={chosen} and torch", self.device.type == "cuda"
+        dtype = torch.bfloat16 if on_card else torch.float32
+        try:
+            why = (
+                default_registry().get("kernels", chosen)().declines(torch.empty(0, 0, dtype=dtype, device=self.device))
+            )
+        except XmclabError as error:
+            why = str(error)
+        if why:
+            return skipped(name, why)
+
+        def compare() -> tuple[float, str]:
+            ways = ["reduction=pal_n", "loss.clf=ds+bce", "head.de=none", "head.clf.table=sgd", LARGE_STEP]
+            made = [self.trainer(self.device, *ways, f"kernels={each}") for each in (chosen, "none")]
+            return worst_of(*map(self._moved, made))
+
+        return compared(name, HALF if on_card else SINGLE, compare)
 
     def _kernels(self) -> tuple[float, str]:
         """Gradients with compiled passes, and without."""

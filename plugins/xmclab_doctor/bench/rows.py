@@ -26,7 +26,7 @@ HELD = ("weights", "tables", "optimizer of weights", "optimizer of tables", "gra
 CHUNK = 256  # texts, where all at once do not fit
 SPARE = 0.9  # of the free memory of a card
 NO_KERNELS = ("Memcpy", "Memset", "Optimizer.")  # what the profiler lists for a card besides kernels
-DEFAULT, COMPILED, PLAIN = "default", "compiled", "without kernels"
+DEFAULT, COMPILED, FUSED, PLAIN = "default", "compiled", "kernels=triton", "without kernels"
 TABLE_OF_ALL = (
     "reduction=ova",
     "loss.clf=bce",
@@ -121,7 +121,7 @@ class Measured:
 
 
 def rows(folder: Path, device: torch.device, half: bool, size: Size, speeds: Speeds) -> Iterator[Measured]:
-    """All rows of a size, the first one with and without what makes it faster."""
+    """All rows of a size, the first and the last one with and without what may make it faster."""
     network = folder / "network"
     size.network.save(network)
     for row in size.rows:
@@ -129,6 +129,9 @@ def rows(folder: Path, device: torch.device, half: bool, size: Size, speeds: Spe
     if device.type == "cuda":
         first = replace(size.rows[0], overrides=("compile=true",))
         yield measured(first, COMPILED, network, device, half, size, speeds)
+        if half:  # the kernels take nothing else
+            last = replace(size.rows[-1], overrides=(*size.rows[-1].overrides, FUSED))
+            yield measured(last, FUSED, network, device, half, size, speeds)
     else:
         with kernels(False):
             yield measured(size.rows[0], PLAIN, network, device, half, size, speeds)

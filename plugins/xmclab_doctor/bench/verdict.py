@@ -7,10 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from xmclab_doctor.bench.equality import Check
-from xmclab_doctor.bench.rows import COMPILED, DEFAULT, Measured
+from xmclab_doctor.bench.rows import COMPILED, DEFAULT, FUSED, Measured
 from xmclab_doctor.bench.waits import ALLOWED, Waits
 
 LAUNCHES, PLAN_WAIT = 700, 0.01  # of a step; share of its time
+WORTH_HAVING = 1.1  # times as fast: what a kernel must make a step
 OF_ROOF = {"A100": 0.55, "4090": 0.55, "L4": 0.60, "H100": 0.45, "V100": 0.45}  # by what names of cards contain
 
 
@@ -54,6 +55,11 @@ def verdict(card: str, checks: Sequence[Check], waits: Waits, rows: Sequence[Mea
             met = None if row.fraction is None or bound is None else row.fraction >= bound
             detail = row.skipped or ("" if bound else "no goal for this device")
             yield Goal(name, row.fraction, bound, met, detail)
+        if row.variant == FUSED:
+            plain = next((each.ms for each in usual if each.name == row.name), None)
+            faster = plain / row.ms if plain and row.ms else None
+            met = None if faster is None else faster >= WORTH_HAVING
+            yield Goal(f"times as fast with {FUSED}: {row.name}", faster, WORTH_HAVING, met, row.skipped)
 
 
 def at_most(name: str, value: float | None, bound: float, detail: str) -> Goal:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import xmclab.objectives.engine
-import xmclab.training.trainer
+import xmclab.training.streaming
 from xmclab.data import open_dataset
 from xmclab.host.registry import default_registry
 from xmclab.host.resolver import resolve
@@ -70,7 +70,7 @@ def test_binary_losses_stream_over_all_labels_to_the_same_weights(name, monkeypa
     options = ["head.de=none", f"loss.clf={name}", "reduction.clf=ova", "optim.clip=0"]
     streaming = make_trainer(*options)
     assert streaming.streaming == {"clf"}
-    monkeypatch.setattr(xmclab.training.trainer, "streams", lambda *_: False)
+    monkeypatch.setattr(xmclab.training.streaming, "streams", lambda *_: False)
     plain = make_trainer(*options)
     for made in (streaming, plain):
         made.model.double()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, make_dataclass
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus as softplus_of
 
+from xmclab.api import Block, Kernels, option
+from xmclab.host.registry import default_registry
 from xmclab.kernels import dispatch, tables
 from xmclab.model.encoders import packed
 from xmclab.objectives import engine
@@ -15,7 +19,7 @@ from xmclab.plan.indexes.exact import Exact
 from xmclab.training.encoding import ChunkedEncoding
 from xmclab.training.streaming import TableScores
 from xmclab.training.trainer import Trainer
-from xmclab_doctor.bench import equality
+from xmclab_doctor.bench import equality, synthetic
 from xmclab_doctor.bench.equality import Check, Steps, Worst, compared, difference, loss_checks, search_check
 
 CPU = torch.device("cpu")
@@ -123,3 +127,47 @@ def test_kernels_are_on_for_small_inputs_and_restored() -> None:
     with equality.kernels(False):
         assert not dispatch.large_matrix(torch.zeros(2048, 1024))
     assert before == (dispatch.WORTH_A_PASS, dispatch.WORTH_LOADING)
+
+
+@dataclass
+class Fused(Kernels):
+    """Kernels of a sum over cells, in torch."""
+
+    slope: float = option(1.0, "times what the gradient should be")
+
+    def declines(self, q_QD: Tensor) -> str:
+        return "" if q_QD.dtype == torch.float32 else "needs float32"
+
+    def log_sums(self, block: Block, by_label: bool) -> tuple[Tensor, Tensor | None, Tensor]:
+        s_QB, s_C = self._scores(block)
+        return s_QB.logsumexp(1), s_QB.logsumexp(0), s_C
+
+    def gradient(
+        self, block: Block, queries: Any, labels: Any, softplus: float | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        assert softplus is not None
+        s_QB, s_C = self._scores(block)
+        g_QB = softplus * s_QB.sigmoid()
+        g_QB += (s_QB - queries[0][:, None]).exp() * queries[1][:, None] + (s_QB - labels[0]).exp() * labels[1]
+        return self.slope * g_QB, softplus_of(s_QB).sum(), s_C
+
+    def _scores(self, block: Block) -> tuple[Tensor, Tensor]:
+        s_QB, at = block.scale * block.q_QD @ block.z_BD.T, (block.row_C, block.column_C)
+        return s_QB.index_put(at, torch.tensor(-torch.inf)), s_QB[at]
+
+
+@pytest.mark.parametrize(
+    ("name", "slope", "passed"), [("fused", 1.0, True), ("off", 1.001, False), ("triton", 1.0, None)]
+)
+def test_fused_kernels_that_are_off(
+    small_steps: Steps, monkeypatch: pytest.MonkeyPatch, name: str, slope: float, passed: bool | None
+) -> None:
+    registry = default_registry().with_class("kernels", "fused", Fused)
+    off = make_dataclass("Off", [("slope", float, option(slope, ""))], bases=(Fused,))
+    registry = registry.with_class("kernels", "off", off)
+    for module in (equality, synthetic):
+        monkeypatch.setattr(module, "default_registry", lambda: registry)
+    found = small_steps.fused(name)
+    assert found.passed is passed, found
+    if passed is None:
+        assert found.detail

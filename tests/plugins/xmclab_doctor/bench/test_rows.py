@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from xmclab.errors import DataError, Problem
 from xmclab_doctor.bench import rows as module
 from xmclab_doctor.bench.equality import Steps
 from xmclab_doctor.bench.roof import Speeds
-from xmclab_doctor.bench.rows import FULL, Row, kernels_among, launches, lengths, measured, predict, work_of
+from xmclab_doctor.bench.rows import FULL, SMALL, Row, kernels_among, launches, lengths, measured, predict, work_of
 from xmclab_doctor.bench.synthetic import Network, batches
 
 CPU = torch.device("cpu")
@@ -54,6 +56,18 @@ def test_padding_is_work(small_steps: Steps) -> None:
             ids = torch.cat([chunk.tokens["ids_T"] for chunk in (*prepared.queries, *prepared.labels)])
             assert tokens == len(ids)
     assert all(more > less for more, less in zip(found["off"], found["auto"], strict=True))
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_a_card_takes_the_last_row_with_fused_kernels_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half: bool
+) -> None:
+    monkeypatch.setattr(module, "measured", lambda row, variant, *rest: (row, variant))
+    found: list[Any] = list(
+        module.rows(tmp_path, torch.device("cuda"), half, replace(SMALL, network=NETWORK), Speeds(1, 1, 1))
+    )
+    asked = [(row.name, "kernels=triton" in row.settings()) for row, variant in found if variant == "kernels=triton"]
+    assert asked == ([("all labels, BCE", True)] if half else [])
 
 
 def test_a_row_that_cannot_be_measured_says_why(small_steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:

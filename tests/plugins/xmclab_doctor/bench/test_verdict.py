@@ -46,6 +46,12 @@ def test_what_was_not_measured_is_neither() -> None:
     assert met([EQUAL], Waits(None, {}), GOOD, card="")["share of the roof: titles"] is None
 
 
+@pytest.mark.parametrize(("ms", "found"), [(90.0, True), (92.0, False), (None, None)])
+def test_kernels_stay_where_a_step_is_faster_with_them(ms: float | None, found: bool | None) -> None:
+    fused = replace(GOOD, variant="kernels=triton", ms=ms, skipped="" if ms else "out of memory")
+    assert met([EQUAL], Waits(1, {}), GOOD, fused)["times as fast with kernels=triton: titles"] is found
+
+
 @pytest.mark.parametrize(
     ("card", "share"),
     [
