@@ -69,7 +69,7 @@ def test_the_report_is_shown_and_written(call: Call, tmp_path: Any, monkeypatch:
     assert "Peaks: float32 1 TFLOPS, memory 50 GB/s, a launch 2.0 us" in lines
     assert "  titles: skipped, no memory" in lines
     assert "-    waits: not measured (goal 1) - on a card only" in lines
-    assert err == f"note: {tmp_path / 'r.json'}: no names of machines, people or folders are in it\n"
+    assert err == f"note: wrote {tmp_path / 'r.json'}; it names no machine, person or folder\n"
 
 
 def test_bench_takes_no_keys_and_out_needs_it(call: Call) -> None:
