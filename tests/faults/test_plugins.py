@@ -211,7 +211,7 @@ def test_43_trackers_that_raise(install: Install, tmp_path: Path) -> None:
     install(every_run, "watch-dist", "0.3", "watch")
     code, _, err = xmclab("run", *SMALL, "tracker=mine", "--out", tmp_path / "faulty")
     assert code == 0
-    assert [line for line in err.splitlines() if line.startswith("warning: ")] == [
+    assert [line for line in err.splitlines() if line.startswith("warning: tracker")] == [
         "warning: tracker watch: KeyError: 'epoch', at 'start'; disabled for the rest of this run",
         "warning: tracker mine: RuntimeError: out of order, at 'start'; disabled for the rest of this run",
     ]

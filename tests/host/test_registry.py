@@ -103,7 +103,7 @@ def test_xmclab_commands_supplies_commands_by_name(install: Install, load: Calla
     install(commands(lazy, "xmclab.command('noun', not_a_command, help='None.')"))
     registry = load()
     assert registry.problems == []
-    ours = {"bench", "report", "tune", "synthetic", "check", "new", "data", "score"}
+    ours = {"bench", "report", "tune", "synthetic", "check", "new", "data", "score", "doctor"}
     assert {name: text for name, text in registry.commands().items() if name not in ours} == {
         "greet": "Say hello.",
         "later": "Later.",

@@ -67,8 +67,8 @@ def test_packing_that_counts_a_token_too_many(small_steps: Steps, monkeypatch: p
 
 def test_chunks_that_are_not_replayed(small_steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     def only_last(self: ChunkedEncoding) -> None:
-        if self._kept is not None and self.x_BD.grad is not None:
-            self._kept.backward(self.x_BD.grad[-len(self._kept) :])
+        if self._kept and self.x_BD.grad is not None:
+            self._kept[-1].backward(self.x_BD.grad[-len(self._kept[-1]) :])
 
     monkeypatch.setattr(ChunkedEncoding, "backward", only_last)
     way = [equality.FLOAT32, "encode.chunk=7"]
