@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -64,6 +65,27 @@ def test_it_compiles_for_a_gpu_without_one(architecture: int, kind: str) -> None
 
 
 def test_tensors_of_a_cpu_never_get_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatch, "triton_works", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(dispatch, "gpu_kernels", lambda name: pytest.fail("asked"))
     x = torch.ones(4, 8)
     assert (drop(x, torch.arange(4), 3, 0.5) == 0).any()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(ImportError("no module triton"), ""), (RuntimeError("Failed to find C compiler.\nInstall one"), "C compiler")],
+)
+def test_where_triton_does_not_work_torch_does(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise error
+
+    dispatch.gpu_kernels.cache_clear()
+    monkeypatch.setattr("xmclab.kernels.dropout_triton.trial", fail)
+    try:
+        with caplog.at_level(logging.INFO, logger="xmclab.kernels"):
+            assert dispatch.gpu_kernels("dropout_triton") is None
+            assert dispatch.gpu_kernels("dropout_triton") is None
+    finally:
+        dispatch.gpu_kernels.cache_clear()
+    assert [said in record.message for record in caplog.records] == [True] * bool(said)

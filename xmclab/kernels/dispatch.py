@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -73,13 +74,18 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 
 @cache
-def triton_works() -> bool:
-    """Whether Triton can be imported; builds of torch for CUDA bring it along on Linux."""
+def gpu_kernels(name: str) -> ModuleType | None:
+    """A module in the language of Triton; None where that is missing or its `trial` fails, as without a C compiler."""
     try:
-        importlib.import_module("triton")
-    except ImportError:
-        return False
-    return True
+        module = _loops(name)
+        module.trial()
+    except ImportError:  # builds of torch for CUDA bring Triton along on Linux, others do not
+        return None
+    except Exception as error:  # whatever compilers raise
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        logging.getLogger("xmclab.kernels").warning("Triton does not work here, so steps are slower: %s", reason)
+        return None
+    return module
 
 
 def accelerated_on_gpu_by(kernels: str) -> Callable[[Function], Function]:
@@ -88,8 +94,8 @@ def accelerated_on_gpu_by(kernels: str) -> Callable[[Function], Function]:
     def decorate(plain: Function) -> Function:
         @wraps(plain)
         def dispatched(x: Tensor, *arguments: Any) -> object:
-            if x.is_cuda and triton_works() and not _by_torch.get():
-                found = getattr(_loops(kernels), plain.__name__)(x, *arguments)
+            if x.is_cuda and not _by_torch.get() and (module := gpu_kernels(kernels)):
+                found = getattr(module, plain.__name__)(x, *arguments)
                 if found is not NotImplemented:
                     return found
             return plain(x, *arguments)
