@@ -247,6 +247,7 @@ def _group(group: Group, wanted: Wanted, differing: Mapping[str, Any]) -> dict[s
         "column": group.column,
         "seeds": [run.seed for run in group.runs],
         "epochs": group.runs[0].config["epochs"],
+        "steps": min(len(run.steps) for run in group.runs),
         "state": next((run.state for run in group.runs if run.state != "finished"), "finished"),
         "measures": measures,
         "curves": [_curve(run, wanted) for run in group.runs],

@@ -25,6 +25,7 @@ from scipy.stats import binomtest
 
 from xmclab_bench.statistics import Difference, holm
 
+FEW_STEPS = 10  # of a run: as many do not train a model
 SIGNIFICANT = 0.05
 MOST_NAMED = 4  # differences listed one by one; more become one range
 
@@ -309,13 +310,19 @@ def _beside(place: _Place, leader: str) -> Iterator[str]:
 
 def _reservations(document: Mapping[str, Any], place: _Place, tested: Sequence[str], column: str) -> Iterator[str]:
     """Rows that the verdict leaves out, or that were not treated like the others."""
-    states = {group["name"]: group["state"] for group in document["groups"] if group["column"] == column}
+    groups = [group for group in document["groups"] if group["column"] == column]
+    states = {group["name"]: group["state"] for group in groups}
     if unfinished := [name for name, state in states.items() if state != "finished"]:
         yield f"Not finished: {in_words(unfinished)}"
     if tested and (untested := [name for name in place.rows if name not in (*tested, *unfinished)]):
         yield f"Not tested: {in_words(untested)}"
     if place.bands and (untuned := [name for name in place.rows if name not in place.bands]):
         yield f"Not tuned: {in_words(untuned)}"
+    short = {group["name"]: group["steps"] for group in groups if 0 < group.get("steps", 0) < FEW_STEPS}
+    if short:
+        which = "All rows" if len(short) == len(groups) else in_words(list(short))
+        most = max(short.values())
+        yield f"{which} trained for at most {most} steps, too few to tell: lower sampler.batch_size or raise epochs"
     cells = Counter(left["name"] for left in document["left_out"] if left["column"] == column)
     if cells:
         counts = [f"{_told(name)} ({count} cell{'s' if count > 1 else ''})" for name, count in cells.items()]

@@ -272,3 +272,19 @@ def test_judging_again_changes_nothing() -> None:
     document = compared({"A": 41.0, "B": 40.0})
     assert judged(document) == document
     assert completed(document)["verdicts"] is document["verdicts"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ((4, 4), "All rows trained for at most 4 steps, too few to tell: lower sampler.batch_size or raise epochs"),
+        ((9, 200), "A trained for at most 9 steps, too few to tell"),
+        ((10, 200), ""),
+    ],
+)
+def test_rows_that_hardly_trained_are_named(steps: tuple[int, int], said: str) -> None:
+    document = compared({"A": 42.0, "B": 41.0})
+    groups = [{**group, "steps": number} for group, number in zip(document["groups"], steps, strict=True)]
+    text = told(judged({**document, "groups": groups}))
+    assert said in text
+    assert ("too few to tell" in text) == bool(said)
