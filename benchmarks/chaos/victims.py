@@ -87,14 +87,14 @@ class Marks:
         self._mark(Checkpoints, "after_training", "saving the model")
         self._mark(Queries, "baselines", "baselines")
         self._mark(runs.store, "write_json", lambda path, _: "tidying" if path.name == "result.json" else "")
-        step = Trainer.step
+        launch = Trainer.launch
 
         def counted(*arguments: Any) -> Any:
-            record = step(*arguments)
+            launched = launch(*arguments)
             self._numbers[2] += 1
-            return record
+            return launched
 
-        Trainer.step = counted  # type: ignore[method-assign]
+        Trainer.launch = counted  # type: ignore[method-assign]
 
     def _of_evaluation(self, queries: Queries) -> str:
         if self.entered("saving the model"):

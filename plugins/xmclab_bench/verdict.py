@@ -318,7 +318,8 @@ def _reservations(document: Mapping[str, Any], place: _Place, tested: Sequence[s
         yield f"Not tested: {in_words(untested)}"
     if place.bands and (untuned := [name for name in place.rows if name not in place.bands]):
         yield f"Not tuned: {in_words(untuned)}"
-    short = {group["name"]: group["steps"] for group in groups if 0 < group.get("steps", 0) < FEW_STEPS}
+    ended = [group for group in groups if group["state"] == "finished"]
+    short = {group["name"]: group["steps"] for group in ended if 0 < group.get("steps", 0) < FEW_STEPS}
     if short:
         which = "All rows" if len(short) == len(groups) else in_words(list(short))
         most = max(short.values())

@@ -42,16 +42,16 @@ Make = Callable[[Sequence[str]], Any]
 @pytest.mark.parametrize(
     ("overrides", "deaths"),
     [
-        (MINED, [(Trainer, "step", 4), (Trainer, "step", 7), (Trainer, "step", 5)]),
+        (MINED, [(Trainer, "launch", 4), (Trainer, "launch", 7), (Trainer, "launch", 5)]),
         (MINED, [(Trainer, "see", 2), (Queries, "_rank", 1), (Queries, "_rank", 2)]),
-        (STEPWISE, [(Trainer, "see", 2), (Trainer, "step", 4), (Queries, "_rank", 1), (Trainer, "step", 1)]),
-        (PREPARED, [(Trainer, "step", 8), (Trainer, "step", 3)]),
-        (VALIDATED, [(Trainer, "step", 9), (Queries, "_rank", 2), (Trainer, "step", 2)]),
+        (STEPWISE, [(Trainer, "see", 2), (Trainer, "launch", 4), (Queries, "_rank", 1), (Trainer, "launch", 1)]),
+        (PREPARED, [(Trainer, "launch", 8), (Trainer, "launch", 3)]),
+        (VALIDATED, [(Trainer, "launch", 9), (Queries, "_rank", 2), (Trainer, "launch", 2)]),
         (VALIDATED, [(store, "save_model", 1), (Queries, "baselines", 1), (store, "save_points", 1)]),
-        (STREAMED, [(Trainer, "step", 3), (Trainer, "step", 6)]),
-        (RESIDUAL, [(Trainer, "step", 8), (store, "save_search", 1)]),
-        (STAGED, [(Trainer, "step", 4), (Trainer, "step", 9), (Trainer, "ready", 1), (Trainer, "step", 3)]),
-        (LABELS, [(Trainer, "step", 4), (Trainer, "step", 5)]),
+        (STREAMED, [(Trainer, "launch", 3), (Trainer, "launch", 6)]),
+        (RESIDUAL, [(Trainer, "launch", 8), (store, "save_search", 1)]),
+        (STAGED, [(Trainer, "launch", 4), (Trainer, "launch", 9), (Trainer, "ready", 1), (Trainer, "launch", 3)]),
+        (LABELS, [(Trainer, "launch", 4), (Trainer, "launch", 5)]),
     ],
     ids=[
         "training",
@@ -91,7 +91,7 @@ def test_a_killed_run_draws_from_the_same_file_or_not_at_all(
     file.write_text("\n".join(["1262 922", *rows, ""]))
     overrides = ["epochs=2", "miner=file", f"miner.file={file}", "pool.eta=1", "validate.share=0.2"]
     victim = mortal([*overrides, "checkpoint.every=2"])
-    victim.dies(signal_at(Trainer, "step", 6))
+    victim.dies(signal_at(Trainer, "launch", 6))
     before = file.read_bytes()
     file.write_bytes(before.replace(b"899:1", b"898:1"))
     with pytest.raises(DataError, match="the file changed since the run began"):
@@ -104,7 +104,7 @@ def test_a_killed_run_draws_from_the_same_file_or_not_at_all(
 def test_steps_are_repeated_and_recorded_once(mortal: Make, undisturbed: Make, signal_at: Any) -> None:
     """Killed at its last step, three after the latest checkpoint."""
     victim = mortal(["checkpoint.every=6"])
-    victim.dies(signal_at(Trainer, "step", 10))
+    victim.dies(signal_at(Trainer, "launch", 10))
     recorded = [line for line in (victim.folder / "metrics.jsonl").read_text().splitlines() if '"step"' in line]
     assert '"step": 8' in recorded[-1]
     assert victim.ends() == undisturbed([])
@@ -134,7 +134,7 @@ def test_a_checkpoint_is_whole_or_absent(
     found = checkpoints.newest(victim.folder)
     assert found
     assert found.at.step == (6 if name == "_prune" else 3)
-    victim.dies(signal_at(Trainer, "step", 1))
+    victim.dies(signal_at(Trainer, "launch", 1))
     assert not any(path.name.startswith(".tmp-") for path in root.iterdir())
     assert victim.ends() == undisturbed([])
     assert victim.resumed == [found.at.step]  # the other time is cut off with what followed
