@@ -574,7 +574,8 @@ def test_searches_deeper_than_the_labels_are_clipped(call: Call, tmp_path: Path)
 def test_out_replaces_a_link_and_leaves_what_it_points_to(call: Call, small_run: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     (tmp_path / "out.jsonl").symlink_to(tmp_path / "mine.txt")
-    assert call("predict", small_run, *QUESTION, "--out", tmp_path / "out.jsonl")[0] == 0
+    assert call("predict", small_run, *QUESTION, "--out", tmp_path / "out.jsonl")[0] == 7, "it is there"
+    assert call("predict", small_run, *QUESTION, "--out", tmp_path / "out.jsonl", "--overwrite")[0] == 0
     assert (tmp_path / "mine.txt").read_text() == "mine"
     assert not (tmp_path / "out.jsonl").is_symlink()
     (tmp_path / "elsewhere").mkdir()
