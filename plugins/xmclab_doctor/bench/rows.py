@@ -21,7 +21,6 @@ from xmclab_doctor.bench.peaks import wait
 from xmclab_doctor.bench.roof import Speeds, Work
 from xmclab_doctor.bench.synthetic import Lengths, Network
 
-KEPT = 28  # numbers of a token that a layer keeps for the backward pass, as multiples of its width
 HELD = ("weights", "tables", "optimizer of weights", "optimizer of tables", "gradients of weights", "score block")
 CHUNK = 256  # texts, where all at once do not fit
 SPARE = 0.9  # of the free memory of a card
@@ -158,7 +157,7 @@ def _measured(
     made = synthetic.data(4 * row.queries, row.known, row.of_queries, row.of_labels, size.network.words)
     trainer = synthetic.trainer(network, made, str(device), *row.settings())
     first = next(synthetic.batches(trainer, 1))
-    predicted = predict(trainer, first, size.network, half)
+    predicted = predict(trainer, first, half)
     free = sizes.device_free(device)
     if free is not None and predicted > SPARE * free:
         if not any(word.startswith("encode.chunk") for word in row.overrides):
@@ -210,15 +209,15 @@ def work_of(trainer: Any, prepared: Any, row: Row, network: Network) -> Work:
     return encoder + roof.pool_heads(len(prepared.batch.rows_Q), len(prepared.batch.labels_P), row.width)
 
 
-def predict(trainer: Any, prepared: Any, network: Network, half: bool) -> int:
+def predict(trainer: Any, prepared: Any, half: bool) -> int:
     """Bytes at the peak of a step: parts whose sizes are known, and what layers keep of the tokens of a chunk."""
     place: sizes.Place = "host" if trainer.device.type == "cpu" else "device"
     known = [each for each in sizes.memory_parts(trainer) if each.name in HELD and each.place == place]
     chunks = [*prepared.queries, *prepared.labels]
     tokens = [sum(texts * length for texts, length in lengths_of(chunk)) for chunk in chunks]
-    # Without chunks the graph of the labels is kept, and that of the queries is made again after it is gone.
-    kept = KEPT * network.layers * network.width * (roof.HALF if half else roof.SINGLE) * max(tokens, default=0)
-    return sizes.peak(known, place) + kept
+    # Sides that are a single chunk keep their graphs together; otherwise there is one chunk's at a time.
+    together = sum(tokens) if max(len(prepared.queries), len(prepared.labels)) <= 1 else max(tokens)
+    return sizes.peak(known, place) + int(trainer.model.encoder.graph_bytes(together, half))
 
 
 def timed(trainer: Any, number: int) -> float:

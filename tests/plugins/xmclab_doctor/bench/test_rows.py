@@ -50,7 +50,7 @@ def test_padding_is_work(small_steps: Steps) -> None:
         found[packing] = (
             tokens,
             work_of(trainer, prepared, row, network).half,
-            predict(trainer, prepared, network, True),
+            predict(trainer, prepared, True),
         )
         if packing == "auto":
             ids = torch.cat([chunk.tokens["ids_T"] for chunk in (*prepared.queries, *prepared.labels)])
