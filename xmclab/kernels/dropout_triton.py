@@ -28,10 +28,8 @@ def drop(x: Tensor, key: Tensor, site: int, rate: float) -> Tensor:
 
 
 def trial() -> None:
-    """Raise where Triton cannot compile, or its launches fail."""
-    x = torch.ones(1, 8, device="cuda")
-    if dropped(x, torch.zeros(1, dtype=torch.int64, device="cuda"), 0, 0.5).sum().item() not in range(17):
-        raise RuntimeError("dropout in Triton gives wrong numbers")
+    """Raise where Triton cannot compile; nobody waits for the launch."""
+    dropped(torch.ones(1, 8, device="cuda"), torch.zeros(1, dtype=torch.int64, device="cuda"), 0, 0.5)
 
 
 class _Dropped(torch.autograd.Function):
