@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
 from typing import Any, Literal
 
 import torch
@@ -121,15 +122,29 @@ def gather(weight: Tensor, ids_P: Tensor, scale: float) -> Tensor:
 
 def merged(gradients: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """(ids, g) of several lookups, or of one that may have an id twice, with the gradients of each id added up."""
-    ids_T, g_TD = gradients[0] if len(gradients) == 1 else map(torch.cat, zip(*gradients, strict=True))
-    if ids_T.is_meta:  # only follows shapes and devices
-        return ids_T, g_TD
-    if ids_T.device.type == "cpu":
-        ids = ids_T.numpy()
-        if (ids[1:] > ids[:-1]).all():
-            return ids_T, g_TD
-    ids_P, place_T = ids_T.unique(return_inverse=True)  # other devices are waited for
+    if gradients[0][0].is_meta:  # only follows shapes and devices
+        return gradients[0]
+    if all(_ascend(ids_P) for ids_P, _ in gradients):
+        return gradients[0] if len(gradients) == 1 else _merged_ascending(gradients)
+    ids_T, g_TD = map(torch.cat, zip(*gradients, strict=True))
+    ids_P, place_T = ids_T.unique(return_inverse=True)  # other devices than the CPU are waited for
     return ids_P, g_TD.new_zeros(len(ids_P), g_TD.shape[1]).index_add_(0, place_T, g_TD)
+
+
+def _ascend(ids_P: Tensor) -> bool:
+    """Whether ids ascend, on a CPU, where looking costs little."""
+    return ids_P.device.type == "cpu" and bool((ids_P.numpy()[1:] > ids_P.numpy()[:-1]).all())
+
+
+def _merged_ascending(gradients: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Torch merges sorted lists of rows in one pass, if they are called sparse tensors."""
+    shape = 1 + max(int(ids_P[-1]) if len(ids_P) else 0 for ids_P, _ in gradients), gradients[0][1].shape[1]
+    each = (
+        torch.sparse_coo_tensor(ids_P.unsqueeze(0), g_PD, shape, is_coalesced=True, check_invariants=False)
+        for ids_P, g_PD in gradients
+    )
+    total = reduce(torch.add, each)
+    return total._indices()[0], total._values()
 
 
 def gradients_of(tables: Iterable[RowTable]) -> list[Tensor]:
