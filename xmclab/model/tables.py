@@ -73,6 +73,8 @@ class RowTable(nn.Module):
         """For the backward pass of a lookup: take the gradient of the values of some rows."""
         self._distinct = distinct and not self._gradients
         self._gradients.append((ids_P, g_PD))
+        if len(self._gradients) > 1 and ids_P.device.type == "cpu":
+            self.gradient()  # now that both are in the cache, and nobody waits for it
 
     def gradient(self) -> tuple[Tensor, Tensor] | None:
         """(ids_P, g_PD) of the rows that were looked up since the latest update, each once; None if none was."""
